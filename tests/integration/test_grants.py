@@ -145,6 +145,27 @@ async def test_a_wider_feed_shows_just_what_is_granted(tenant: Any, database: Do
     assert "orders2" not in seen
 
 
+@pytest.mark.parametrize("scope", ["database", "cluster"])
+async def test_a_name_that_is_not_utf_8_ends_no_feed_with_patterns(
+    tenant: Any, database: Documents, scope: str
+) -> None:
+    """The driver encodes none, and MongoDB takes it."""
+    since = now(database)
+    create, insert = (
+        RawBSONDocument(encode(each).replace("€".encode(), b"\xff\xfe\xfd"))
+        for each in (
+            {"op": "c", "ns": f"{database.name}.$cmd", "o": {"create": "team-€"}},
+            {"op": "i", "ns": f"{database.name}.team-€", "o": {"_id": 1}},
+        )
+    )
+    for operation in (create, insert):
+        database.client.admin.command({"applyOps": [operation]})
+    database["team-1"].insert_one({"_id": 2})
+    asked = feed(database.name) if scope == "database" else feed("")
+    seen = await see(await tenant("some"), database, asked, since)
+    assert (seen.end, [each["ns"]["coll"] for each in seen.events]) == (None, ["team-1"])
+
+
 @pytest.mark.parametrize("expanded", [False, True])
 async def test_renames_across_the_border_name_only_the_granted_side(
     tenant: Any, database: Documents, expanded: bool

@@ -241,18 +241,22 @@ def _rename_to(grant: Grant) -> Stage:
 
 
 def _named(grant: Grant, scope: Scope, field: str) -> Stage:
-    return {
-        f"{field}.db": _pattern(grant.database, scope.database),
-        f"{field}.coll": _pattern(grant.collection, scope.collection),
+    """A pattern stands in a `$jsonSchema`, which MongoDB checks on events alone. It turns other regular expressions on
+    names into expressions for its oplog, and those fail at a name that is not UTF-8, of whatever collection."""
+    known = {"db": (grant.database, scope.database), "coll": (grant.collection, scope.collection)}
+    named: Stage = {f"{field}.{part}": _pattern(*names) for part, names in known.items()}
+    patterns = {
+        part: {"pattern": f"(?s){_anchored(pattern)}"}
+        for part, (pattern, name) in known.items()
+        if not (name or is_exact(pattern) or is_any(pattern))
     }
+    if patterns:
+        named["$jsonSchema"] = {"properties": {field: {"properties": patterns}}}
+    return named
 
 
 def _pattern(pattern: str, known: str) -> Any:
-    if known or is_exact(pattern):
-        return {"$eq": known or pattern}
-    if is_any(pattern):
-        return {"$exists": True}
-    return {"$regex": _anchored(pattern), "$options": "s"}
+    return {"$eq": known or pattern} if known or is_exact(pattern) else {"$exists": True}
 
 
 def _names(grant: Grant, scope: Scope, field: str) -> Expression:
