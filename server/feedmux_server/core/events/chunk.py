@@ -25,6 +25,10 @@ _TXN_NUMBER: Final = b"\x12txnNumber\x00"
 _LSID: Final = b"\x03lsid\x00"
 _INT64_BYTES: Final = 8
 _SPLIT_EVENT: Final = b"\x03splitEvent\x00"
+_TOKEN_TEXT_AT: Final = 4 + len(b"\x02_data\x00") + 4
+"""Where the text of a token begins in its document, after its length."""
+_WHOLE_EVENT: Final = b"0004"
+"""How the text of the token of a whole event ends: the document key, and the end of the token."""
 FIELDS_SEARCHED: Final = 256
 """Limit of the search for a field, such as `_id`, that the pipeline has moved: 0.1 ms, about what the message costs
 that acknowledges the event. An event can have millions of fields, and each of its acknowledgements may need the
@@ -89,9 +93,16 @@ def leading_id(data: bytes, at: int) -> bytes:
     return data[found : found + length_at(data, found)[0]] if found else b""
 
 
-def _more_fragments(data: bytes, at: int) -> bool:
-    """Whether `at`, the field after `_id`, says that the event is a fragment and others of the same event follow."""
+def _more_fragments(data: bytes, token: int, at: int) -> bool:
+    """Whether the event is a fragment and others of the same event follow: `at`, the field after `_id`, says so.
+
+    A pipeline may write that field into every event, but no token: those of whole events end with the NUL of the
+    document key, those of fragments with a number.
+    """
     if not data.startswith(_SPLIT_EVENT, at):
+        return False
+    token_end = token + _TOKEN_TEXT_AT + length_at(data, token + _TOKEN_TEXT_AT - 4)[0] - 1
+    if data.startswith(_WHOLE_EVENT, token_end - len(_WHOLE_EVENT)):
         return False
     part = at + len(_SPLIT_EVENT)
     fragment, of = find(data, part, b"fragment", INT32, 2), find(data, part, b"of", INT32, 2)
@@ -435,7 +446,7 @@ def _leading_token(rendition: Rendition, index: int, split: bool) -> bytes | Non
     if not at:
         return None
     end = at + length_at(data, at)[0]
-    return b"" if split and _more_fragments(data, end) else data[at:end]
+    return b"" if split and _more_fragments(data, at, end) else data[at:end]
 
 
 def cut_batch(

@@ -269,6 +269,17 @@ def test_fields_that_only_look_like_those_of_a_fragment(second: dict[str, Any]) 
     assert chunk.ack_place(0) == token
 
 
+def test_a_whole_event_that_a_pipeline_calls_a_fragment() -> None:
+    """The token says that it is none, and no pipeline changes the token."""
+    run = [event(n, event_token(BEGIN + n, key=n), part=(1, 2)) for n in range(3)]
+    chunk = chunk_of(run, split=True)
+    assert [chunk.ack_place(index) for index in range(3)] == [each.token for each in run]
+    assert all(chunk.ends_event(index) for index in range(3))
+    chunk.hold(Payer())
+    chunk.drop_bytes()
+    assert [chunk.ack_place(index) for index in range(3)] == [each.token for each in run]
+
+
 def test_without_first() -> None:
     run = events(4)
     rest = chunk_of(run).without_first(2, run[1].token)
