@@ -36,6 +36,7 @@ from feedmux_server.sessions.outputs import (
 from feedmux_server.sessions.quota_gate import QuotaGate
 from feedmux_server.sessions.send_gate import NeedsTurn, SendGate, Wait
 from feedmux_server.sessions.session_commits import Attach, SessionCommits
+from feedmux_server.streams.in_turns import wait_in_turns
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.telemetry import metrics
@@ -438,6 +439,7 @@ class Session:
                 # The stored position would otherwise remain in the lost history, which may be later than this place.
                 # Where it is not, the client's last ack tells by itself whether it is of what comes now.
                 moves_back = error.reason is ErrorReason.TIMELINE_FORKED or not place.is_after(reached)
+                await wait_in_turns(subscriber.acks.release)
                 subscriber.acks.move_back(place)
                 self.commits.submit(subscriber.acks, moves_back=moves_back)
                 if copies_again:

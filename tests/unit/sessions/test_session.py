@@ -1,6 +1,7 @@
 """When a session sends a heartbeat, and how it ends: at its client's wish, by an error, or because it is drained."""
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import AsyncMock
@@ -8,8 +9,10 @@ from unittest.mock import AsyncMock
 import bson
 import pytest
 
+from feedmux_server.core.delivery import ack_tracker
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.chunk import Chunk, Holder
 from feedmux_server.core.events.copy_chunks import cut_documents
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.positions.join_point import JoinPoint
@@ -32,7 +35,7 @@ from feedmux_server.streams.upstream import Reader
 from tests.tables import over
 from tests.unit.core.delivery.streams_support import mark, token
 from tests.unit.streams.manager_support import Forgetful, Log, LogReader, world
-from tests.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time, sim_loop
 
 DEADLINE_S = 2.0
 
@@ -252,6 +255,44 @@ async def test_lost_history_never_moves_a_feed_back(monkeypatch: pytest.MonkeyPa
         while len(client.events) < 6:
             outputs.append(await client.next())
         assert not any(isinstance(each, GapMark) for each in outputs)
+        client.close()
+
+
+@in_virtual_time
+async def test_no_turn_of_the_event_loop_releases_much_where_history_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """50,000 events may be unacknowledged, each in a chunk of its own."""
+    loop, released, moved = sim_loop(), Counter[int](), list[bool]()
+    let_go, at_once = Chunk.let_go, 20
+
+    def counted(chunk: Chunk, holder: Holder) -> None:
+        released[loop.steps] += 1
+        let_go(chunk, holder)
+
+    def submit(*_: object, moves_back: bool = False) -> None:
+        moved.append(moves_back)
+
+    async def oldest_time() -> int:
+        return mark(1).cluster_time
+
+    monkeypatch.setattr(ack_tracker, "ENTRIES_AT_ONCE", at_once)
+    async with world(monkeypatch) as there:
+        key, log = there.feed("a")
+        there.manager.source("main").oplog = cast(Oplog, SimpleNamespace(oldest_time=oldest_time))
+        client = there.session(key, "a", 0, durable=True)
+        client.session._policy = SessionPolicy(earliest_on_history_lost=True)
+        for count in range(1, 5 * at_once + 1):
+            log.write(1)
+            await client.take(count)
+        subscriber = client.session.subscriber
+        stream = client.session.streams.stream_of(subscriber)
+        assert stream is not None
+        monkeypatch.setattr(Forgetful, "submit", submit)
+        monkeypatch.setattr(Chunk, "let_go", counted)
+        stream.end(FeedmuxError(ErrorReason.TIMELINE_FORKED, "lost"))
+        while not moved:
+            await client.next()
+        assert (sum(released.values()), max(released.values())) == (5 * at_once, at_once)
+        assert subscriber.unacked == 0
         client.close()
 
 

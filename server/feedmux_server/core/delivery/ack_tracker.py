@@ -103,15 +103,15 @@ class AckTracker:
         return True
 
     def move_back(self, place: ResumeToken) -> None:
-        """Continue at an earlier position. What was sent before counts as acknowledged, and moves nothing."""
-        while self.release():
-            pass
+        """Continue at an earlier position, after `release`. What was sent before counts as acknowledged, and moves
+        nothing."""
+        assert not self._sent, "release first"
         self.acked = self.sent
         self.place = place
 
     def release(self) -> bool:
-        """Release chunks at the end of the session, as many as fit into one turn of the event loop. Returns whether
-        there are more."""
+        """Release chunks at the end of the session, or before it moves back: as many as fit into one turn of the event
+        loop. Returns whether there are more."""
         count = min(len(self._sent), ENTRIES_AT_ONCE)
         for _ in range(count):
             self._sent.popleft()[1].let_go(self)

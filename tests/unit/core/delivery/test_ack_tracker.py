@@ -146,6 +146,7 @@ def test_after_a_move_back_former_acks_move_nothing_and_later_ones_do() -> None:
     acks = AckTracker(START, 1000)
     acks.record(chunk_of(7, 2), 0, 2)
     assert acks.ack(1)
+    assert not acks.release()
     acks.move_back(START)
     assert (acks.place, acks.outstanding) == (START, 0)
     assert not acks.ack(2)
