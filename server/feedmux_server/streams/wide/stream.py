@@ -267,9 +267,9 @@ class WideStream:
                     self._ahead.pop(view, None)
                     view.boundary(place)
         for namespace, events in index.collections.items():
-            self._offer(Scope(self.scope.source, namespace[0].decode(), namespace[1].decode()), chunk, index, events)
+            self._offer(Scope(self.scope.source, *map(_text, namespace)), chunk, index, events)
         for database, events in index.databases.items():
-            self._offer(Scope(self.scope.source, database.decode()), chunk, index, events)
+            self._offer(Scope(self.scope.source, _text(database)), chunk, index, events)
 
     def _offer(self, scope: Scope, chunk: Chunk, index: NamespaceIndex, events: list[int]) -> None:
         views = self._views.get(scope)
@@ -299,6 +299,11 @@ class WideStream:
 
     def _attached(self) -> Iterator[View]:
         return (view for views in self._views.values() for view in views)
+
+
+def _text(name: bytes) -> str:
+    """A name that is not UTF-8 gives a text that no feed's scope can have."""
+    return name.decode(errors="surrogateescape")
 
 
 def _cut(chunk: Chunk, events: list[int]) -> bytes:

@@ -123,6 +123,14 @@ def test_at_a_turn_a_view_is_let_go_just_before_it(wide: WideStream) -> None:
     assert wide.view_count == 1
 
 
+def test_a_name_that_is_not_utf_8_is_no_views_and_ends_nothing(wide: WideStream) -> None:
+    view = Viewer("b")
+    assert wide.attach(view, mark(4))
+    odd = event(5, "insert", "b€").replace("€".encode(), b"\xff\xfe\xfd")
+    wide._publish([chunk(mark(4), odd, event(6, "insert", "b"))], None)
+    assert view.events == [6]
+
+
 def test_progress_is_never_a_neighbours_token(wide: WideStream) -> None:
     assert wide.progress() == mark(4)
     wide._publish([], mark(9))
