@@ -228,6 +228,31 @@ async def test_a_replay_that_is_asked_for_while_the_one_before_it_ends_is_a_repl
 
 
 @in_virtual_time
+async def test_a_letter_that_fails_again_quarantines_its_key_and_ends_the_replay_of_the_letters_after_it() -> None:
+    collection = Collection()
+    async with group_served(collection) as there:
+        member = await joined(there)
+        change(there, "a", "a")
+        await member.has(2)
+        reject(member, 1)
+        await member.has(3)
+        reject(member, 3)
+        await until(lambda: len(collection.written) == 2)
+        quarantines = await changed(there, QUARANTINE)
+        collection.mark("a")
+        await quarantines.has(2)
+        reject(quarantines, 1)
+        await until(lambda: collection.pins)
+        await asyncio.sleep(3 * LOOK_S)
+        assert len(quarantines.events) == 2, "nobody has asked for another replay"
+        collection.mark("a")
+        await quarantines.has(4)
+        quarantines.settle((3, 4))
+        await until(lambda: not collection.pins)
+        await quarantines.close()
+
+
+@in_virtual_time
 async def test_letters_of_keys_that_go_on_are_replayed_in_order_after_what_is_there() -> None:
     collection = Collection()
     async with group_served(collection) as there:
