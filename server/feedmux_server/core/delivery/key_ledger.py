@@ -385,7 +385,9 @@ class KeyLedger:
         return self.may_grow() or (not self.events and (self._claims is not None or bool(self.pinned)))
 
     def record(self, chunk: Chunk, first: int, stop: int) -> None:
-        """Record that events `first` to `stop - 1` of `chunk` were read."""
+        """Record that events `first` to `stop - 1` of `chunk` were read. Raises RESUME_TOKEN_MODIFIED if the pipeline
+        has moved the `_id` of the last one out of reach."""
+        self._end = chunk.place_after(stop - 1)  # first: every member that looks meets the error; it leaves nothing
         if self._restored is not None or self._claims is not None:
             self._record_again(chunk, first, stop)
         else:
@@ -400,7 +402,6 @@ class KeyLedger:
         span = _Span(self, chunk, rendition, count, number)
         self.pays(EVENT_BYTES * count)
         self._next += count
-        self._end = chunk.place_after(stop - 1)
         if self._behind or None in names or None in self.keys:
             for index, name in enumerate(names, first):
                 self.events[number] = span, index, self._nobodys
@@ -435,7 +436,6 @@ class KeyLedger:
         assert rendition is not None, "a chunk in a ring has its events"
         names = keys_of(rendition, first, stop, self.fields_read)
         self._next += stop - first
-        self._end = chunk.place_after(stop - 1)
         if restored is None:
             left = dict.fromkeys(range(first, stop), 1)
         else:

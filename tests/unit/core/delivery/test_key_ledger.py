@@ -18,7 +18,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, event_id
 from feedmux_server.core.positions.ahead import HOLE_BYTES, HOLES_MAX, Ahead, mark_of, unpacked
 from feedmux_server.core.positions.resume_token import ResumeToken
-from tests.sim.events import BEGIN, event_token
+from tests.sim.events import BEGIN, event_token, without_reachable_id
 from tests.tables import over
 from tests.unit.core.delivery.group_events import DROPPED, START, chunks_of, group_event, number_of, ordered
 from tests.unit.core.delivery.ledger_support import Group
@@ -60,6 +60,18 @@ def test_a_large_event_goes_alone_and_only_where_there_is_room_for_it() -> None:
     assert group.runs(hand, payload_max=500) == [[0]]
     assert group.runs(hand, payload_max=1_500) == [[1]]
     assert group.runs(hand, credit_bytes=1) == [[2]], "one event may overdraw the credit"
+
+
+@over("gathers", [False, True])
+def test_events_that_cannot_be_recorded_cost_nothing(gathers: bool) -> None:
+    """A pipeline has moved the `_id` of an event within a chunk out of reach. Each member that looks meets that."""
+    events = [group_event(0, "a"), without_reachable_id(group_event(1, "b")), group_event(2, "c")]
+    group, (chunk,) = Group(), chunks_of(events)
+    if gathers:
+        group.ledger.gather()
+    with pytest.raises(FeedmuxError, match="_id"):
+        group.ledger.record(chunk, 0, 2)
+    assert (group.paid, group.ledger.outstanding, chunk.readers) == (0, 0, None)
 
 
 def test_evicted_events_are_copied_and_paid_for_until_they_are_settled() -> None:
