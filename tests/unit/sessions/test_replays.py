@@ -372,7 +372,7 @@ async def test_many_keys_whose_letters_were_discarded_are_free_as_soon_as_one(mo
             change(there, key)
             await member.has(sequence)
             reject(member, sequence)
-        await until(lambda: len(collection.pins) == 3)
+        await until(lambda: len(collection.written) == 6)
         await collection.discard("default", "orders", list(collection.written), complete=True)
         await until(lambda: len(collection.pins) == 2)
         first_s = asyncio.get_running_loop().time()
