@@ -238,17 +238,36 @@ async def test_the_replay_of_a_key_becomes_one_of_its_letters(mongo: ReplicaSet,
         await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
         own = [replace(letter(event(number)), group_key=b"g", place=str(number)) for number in (1, 2)]
         await letters.insert([*own, replace(letter(event(3)), group_key=b"g", stream_key=b"f" * 16)])
-        await letters.mark_key("a", "s", here, b"g", to_replay=True)
+        await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
         assert await letters.to_replay("a", "s", here, 5, after=b"") == []
         await letters.mark("a", "s", here, most=1)
-        await letters.mark_key("a", "s", here, b"g", to_replay=False)
+        await letters.mark_key("a", "s", here, 7, b"g", to_replay=False)
         assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own[0].id]
-        await letters.mark_key("a", "s", here, b"g", to_replay=True)
+        await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
         assert await letters.to_replay("a", "s", here, 5, after=b"") == []
         await letters.mark_letters("a", "s", here, await letters.quarantined("a", "s", to_replay=True))
         assert await letters.quarantined("a", "s", to_replay=True) == []
         assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [each.id for each in own]
         assert await letters.to_replay("a", "s", here, 5, after=b"g") == []
+
+
+async def test_a_host_that_was_frozen_leaves_the_replays_of_its_successor(
+    mongo: ReplicaSet, database: Database[Any]
+) -> None:
+    async with prepared(mongo, database.name) as there:
+        letters, here = there.letters, b"k" * 16
+        await letters.quarantine("a", "s", 7, [b"g"], 1, NOW_S)
+        await letters.insert([own := replace(letter(event(1)), group_key=b"g")])
+        await letters.take_over("a", "s", 8)
+        await letters.mark("a", "s", here, most=1)
+        await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
+        assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own.id]
+        assert await letters.quarantined("a", "s", to_replay=True) == []
+        await letters.mark_key("a", "s", here, 8, b"g", to_replay=True)
+        await letters.mark_key("a", "s", here, 7, b"g", to_replay=False)
+        assert await letters.quarantined("a", "s", to_replay=True) == [b"g"]
+        await letters.mark_key("a", "s", here, 8, b"g", to_replay=False)
+        assert await letters.quarantined("a", "s", to_replay=True) == []
 
 
 async def test_events_come_back_bit_for_bit(
@@ -372,9 +391,8 @@ async def test_what_mongodb_examines_for_a_call_does_not_grow_with_the_letters(
     async with prepared(mongo, database.name, letters_max=10_000) as dead:
         letters = dead.letters
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
-            "replay begins": lambda: letters.mark_key("a", "s", here, b"g", to_replay=True),
-            "replay fails": lambda: letters.unmark("a", "s", here, b"g"),
-            "replay stops": lambda: letters.mark_key("a", "s", here, b"g", to_replay=False),
+            "replay begins": lambda: letters.mark_key("a", "s", here, 7, b"g", to_replay=True),
+            "replay stops": lambda: letters.mark_key("a", "s", here, 7, b"g", to_replay=False),
             "mark": lambda: letters.mark("a", "s", here, most=5),
             "mark key": lambda: letters.mark("a", "s", here, key=of.key, most=5),
             "mark none": lambda: letters.mark("a", "s", former, most=5),

@@ -211,7 +211,8 @@ class LetterWriter:
             return await letters.insert(written), True
         assert first.key is not None, "letters are delivered by a key"
         if keys:
-            await letters.unmark(tenant, name, self._stream_key, first.key)
+            # Before the failure can be seen: a caller who marks letters of the key from then on asks for another try.
+            await letters.mark_key(tenant, name, self._stream_key, self._epoch, first.key, to_replay=True)
         if not await letters.failed_again(tenant, name, self._letter(first), first.letter):
             return 1, not (keys and await self._replays.let_go(first.key))
         if keys:

@@ -85,7 +85,7 @@ class Replays:
     async def stop(self, key: bytes) -> None:
         """A letter of a quarantined key has failed again, or is withheld. What callers have marked meanwhile stays
         marked."""
-        await self._letters.letters.mark_key(*self._of, self._stream_key, key, to_replay=False)
+        await self._letters.letters.mark_key(*self._of, self._stream_key, self._epoch, key, to_replay=False)
         self._keys.discard(key)
 
     async def delete(self) -> bool:
@@ -146,7 +146,8 @@ class Replays:
     async def _load(self) -> None:
         """Find what is to be delivered again."""
         letters, ledger = self._letters.letters, self._reader.ledger
-        if not (await letters.usage(self._of[0])).letters or not ledger.may_replay:
+        await letters.usage(self._of[0])  # for the metric alone: it may not know yet what another server has written
+        if not ledger.may_replay:
             return
         if not self._knows_keys:
             keys = await letters.quarantined(*self._of, to_replay=True)
@@ -160,6 +161,8 @@ class Replays:
         marked = await self._marked()
         pinned = await self._waiting(dict.fromkeys((*self._keys, *(each.group_key for each in marked))))
         others = [each for each in marked if each.group_key not in ledger.pinned]
+        if not pinned and not others:
+            return
         async with letters.writing(self._of[0]):
             for name, stored in (await self._stored(_within(others))).items():
                 if ledger.may_replay:
@@ -210,7 +213,7 @@ class Replays:
         """Load the first letters of a quarantined key."""
         letters, ledger = self._letters.letters, self._reader.ledger
         if name not in self._keys:
-            await letters.mark_key(*self._of, self._stream_key, name, to_replay=True)
+            await letters.mark_key(*self._of, self._stream_key, self._epoch, name, to_replay=True)
             self._keys.add(name)
         found = await letters.of_group_key(*self._of, name, RUN_MAX)
         if not found:
@@ -257,7 +260,7 @@ class Replays:
             if not found:
                 continue  # the last ones were discarded meanwhile, so it is to be checked again
             if check.came_later(found[0]):  # and would come each time, in a key that changes often
-                await letters.mark_key(*self._of, self._stream_key, check.key, to_replay=True)
+                await letters.mark_key(*self._of, self._stream_key, self._epoch, check.key, to_replay=True)
                 self._keys.add(check.key)
             await letters.checked(*self._of, check)
         if monotonic_s() >= self._reread_s:

@@ -555,21 +555,19 @@ class Letters:
             "count", lambda: self._collection.count_documents(wanted, limit=most, maxTimeMS=self._max_ms)
         )
 
-    async def mark_key(self, tenant: str, subscription: str, stream_key: bytes, key: bytes, *, to_replay: bool) -> None:
+    async def mark_key(
+        self, tenant: str, subscription: str, stream_key: bytes, epoch: int, key: bytes, *, to_replay: bool
+    ) -> None:
         """Let all letters of a quarantined key be delivered again, or not. The mark is the key's: it may have all
         letters of its tenant, and each of them may fail again. With it, those of its letters that a caller has marked
-        are marked no longer."""
-        pin = _pin(tenant, subscription, key)
+        are marked no longer: a caller who marks them after that asks for another try. Without effect if the host with
+        this `epoch` has a successor."""
+        pin = {"_id": _pin(tenant, subscription, key), "turn": {"$lte": self._turn(epoch)}}
         mark: dict[str, Any] = {"$set": {"replay": True}} if to_replay else {"$unset": {"replay": ""}}
-        await self._answer("update", lambda: self._collection.update_one({"_id": pin}, mark))
-        if to_replay:
-            await self.unmark(tenant, subscription, stream_key, key)
-
-    async def unmark(self, tenant: str, subscription: str, stream_key: bytes, key: bytes) -> None:
-        """The letters of a group key that callers have marked are marked no longer. To be called before it is known, or
-        found out, whether they can be delivered: a caller who marks them after that asks for another try."""
-        wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "group_key": Binary(key)}
-        await self._set_state(wanted | {"state": _REPLAY}, _SET_ASIDE)
+        done = await self._answer("update", lambda: self._collection.update_one(pin, mark))
+        if to_replay and done.matched_count:
+            wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "group_key": Binary(key)}
+            await self._set_state(wanted | {"state": _REPLAY}, _SET_ASIDE)
 
     async def mark_letters(self, tenant: str, subscription: str, stream_key: bytes, keys: Sequence[bytes]) -> None:
         """Where keys are to be delivered again (`mark_key`) that are no longer quarantined: let the letters that they

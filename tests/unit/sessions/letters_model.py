@@ -112,16 +112,15 @@ class Collection(NoLetters):
         """As ReplayDeadLetters does, for the letters of some `_id`s."""
         self.marked |= {each.id for each in self.written.values() if bson.decode(each.key)["_id"] in keys}
 
-    async def mark_key(self, tenant: str, subscription: str, stream_key: bytes, key: bytes, *, to_replay: bool) -> None:
+    async def mark_key(
+        self, tenant: str, subscription: str, stream_key: bytes, epoch: int, key: bytes, *, to_replay: bool
+    ) -> None:
         await asyncio.sleep(0.01)
         (self.replayed.add if to_replay else self.replayed.discard)(key)
         if to_replay:
-            await self.unmark(tenant, subscription, stream_key, key)
-
-    async def unmark(self, tenant: str, subscription: str, stream_key: bytes, key: bytes) -> None:
-        self.marked -= {
-            each.id for each in self.written.values() if (each.stream_key, each.group_key) == (stream_key, key)
-        }
+            self.marked -= {
+                each.id for each in self.written.values() if (each.stream_key, each.group_key) == (stream_key, key)
+            }
 
     async def mark_letters(self, tenant: str, subscription: str, stream_key: bytes, keys: Sequence[bytes]) -> None:
         self.replayed.difference_update(keys)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import bson
 import pytest
@@ -20,6 +21,7 @@ from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter
 from feedmux_server.core.limits.account import LOOKS_PER_S
 from feedmux_server.sessions import dead_letters, replays
 from feedmux_server.sessions.replays import LOOK_S, HostedGroup, Replays
+from feedmux_server.source.letters import Usage
 from tests.executed import executed
 from tests.tables import over
 from tests.unit.core.delivery.group_events import START, group_event
@@ -151,6 +153,16 @@ async def test_letters_count_as_memory_of_the_tenant_while_they_are_read(monkeyp
         member.settle((2, 5))
         await until(lambda: not collection.pins)
         assert there.service.manager.accounts.of("default").outstanding.backlog_bytes == 0
+
+
+@in_virtual_time
+async def test_a_replay_begins_also_at_a_host_that_has_counted_letters_before_they_were_written() -> None:
+    """Another server has written them, and what a server has counted it knows for a while."""
+    async with quarantined() as (_, collection, member):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(collection, "usage", AsyncMock(return_value=Usage(0, 0, 0, 0.0)))
+            collection.mark("a")
+            await member.has(5)
 
 
 @in_virtual_time
@@ -589,7 +601,7 @@ async def test_an_event_that_a_restore_has_lost_is_not_delivered_again(whole_key
     hosted.lost |= {1, 2}
     if whole_keys:
         for key in hosted.collection.pins:
-            await hosted.collection.mark_key("default", "orders", b"k", key, to_replay=True)
+            await hosted.collection.mark_key("default", "orders", b"k", 1, key, to_replay=True)
     await hosted.look()
     assert hosted.ledger.resting.keys() == {b"%08d" % number for number in (0, 3)}
     assert len(hosted.collection.written) == 4
