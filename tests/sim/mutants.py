@@ -778,15 +778,6 @@ MUTANTS: Final = (
         seeds=40,
     ),
     Mutant(
-        "what a group has settled ahead in the lost history stays settled",
-        "One history",
-        "feedmux_server.streams.resolve_start:StartResolver.position_of_group",
-        "if ahead is not None and",
-        "if False and",
-        scenario="group restored",
-        seeds=120,
-    ),
-    Mutant(
         "no session says what it has delivered",
         "One history",
         "feedmux_server.store.handle:CommitHandle.delivered",

@@ -11,9 +11,11 @@ import pytest
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.positions.ahead import MARK_BYTES, Ahead
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
 from feedmux_server.core.positions.start import Start, StartKind
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.timeline import SourceTimeline
 from feedmux_server.streams.resolve_start import StartResolver
@@ -102,6 +104,20 @@ async def test_a_position_is_exact_on_its_own_feed_alone(at: ResumeToken) -> Non
     with pytest.raises(FeedmuxError) as caught:
         await resolver(tenant="b")[0].position(position, "p")
     assert caught.value.reason is ErrorReason.POSITION_FOREIGN
+
+
+async def test_a_group_does_not_take_as_settled_what_has_the_times_of_a_lost_history() -> None:
+    """The clock of the restored deployment was behind: events before the fork may be others than those before it in the
+    lost history, up to whose time a group has settled everything."""
+    starts, _ = resolver()
+    ahead = Ahead(token(3), {bytes(MARK_BYTES): 1})
+    position = starts.encoder().encode_ahead(token(1), lambda _: ahead)
+    at, found = await starts.position_of_group(position)
+    assert (at.place, found) == (token(1), ahead)
+    starts.source.timeline.forks.append(Fork(token(2).cluster_time, token(4).cluster_time))
+    with pytest.raises(FeedmuxError) as caught:
+        await starts.position_of_group(position)
+    assert caught.value.reason is ErrorReason.TIMELINE_FORKED
 
 
 @pytest.mark.parametrize("kind", [StartKind.RESUME_AFTER, StartKind.START_AFTER])
