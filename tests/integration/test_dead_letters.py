@@ -14,6 +14,7 @@ from pymongo.database import Database
 
 from feedmux.v1 import subscriptions_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.source import letters
 from tests.integration.letters_support import NOW_S, is_ready, put
 from tests.integration.servers import Here, serving, settings, until
@@ -93,6 +94,25 @@ async def test_list_show_discard(
     assert await discarded(api, name, all=empty_pb2.Empty()) == 3, "also of a subscription that is gone"
     audited = Path(served.path).with_name("audit.jsonl").read_text()
     assert audited.count('"event": "discard"') == 3
+
+
+async def test_a_replay_does_not_count_letters_of_events_that_a_restore_has_lost(
+    served: Tenancy, database: Database[Any], name: str
+) -> None:
+    """They would not be delivered."""
+    here, api = served.here, served.here.api
+    await api.create(name, feed(database.name), group={})
+    ids = await put(here, "a", name, 1, 2, 3)
+    forks = here.server.service.manager.source("main").timeline.forks
+    call: Any = api.control.ReplayDeadLetters
+    counts = []
+    for which in ({"ids": {"ids": ids[:1]}}, {"key": bson.encode({"_id": 2})}, {"all": empty_pb2.Empty()}):
+        for fork in (Fork(4 << 32, 6 << 32), Fork(6 << 32, 8 << 32)):
+            forks[:] = [fork]
+            request = wire.ReplayDeadLettersRequest(name=name, **which)
+            answer = await call(request, metadata=api.metadata, timeout=PATIENCE_S)
+            counts.append((answer.chosen, answer.withheld))
+    assert counts == [(0, 1), (1, 0), (0, 0), (1, 0), (0, 3), (1, 0)]
 
 
 async def test_other_tenants_have_nothing_of_it(served: Tenancy, database: Database[Any], name: str) -> None:

@@ -240,7 +240,7 @@ async def test_the_replay_of_a_key_becomes_one_of_its_letters(mongo: ReplicaSet,
         await letters.insert([*own, replace(letter(event(3)), group_key=b"g", stream_key=b"f" * 16)])
         await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
         assert await letters.to_replay("a", "s", here, 5, after=b"") == []
-        await letters.mark("a", "s", here, most=1)
+        await letters.mark("a", "s", here, (), most=1)
         await letters.mark_key("a", "s", here, 7, b"g", to_replay=False)
         assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own[0].id]
         await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
@@ -259,7 +259,7 @@ async def test_a_host_that_was_frozen_leaves_the_replays_of_its_successor(
         await letters.quarantine("a", "s", 7, [b"g"], 1, NOW_S)
         await letters.insert([own := replace(letter(event(1)), group_key=b"g")])
         await letters.take_over("a", "s", 8)
-        await letters.mark("a", "s", here, most=1)
+        await letters.mark("a", "s", here, (), most=1)
         await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
         assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own.id]
         assert await letters.quarantined("a", "s", to_replay=True) == []
@@ -393,12 +393,12 @@ async def test_what_mongodb_examines_for_a_call_does_not_grow_with_the_letters(
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
             "replay begins": lambda: letters.mark_key("a", "s", here, 7, b"g", to_replay=True),
             "replay stops": lambda: letters.mark_key("a", "s", here, 7, b"g", to_replay=False),
-            "mark": lambda: letters.mark("a", "s", here, most=5),
-            "mark key": lambda: letters.mark("a", "s", here, key=of.key, most=5),
-            "mark none": lambda: letters.mark("a", "s", former, most=5),
-            "mark none of key": lambda: letters.mark("a", "s", former, key=of.key, most=5),
-            "withheld": lambda: letters.withheld("a", "s", here, most=5),
-            "all withheld": lambda: letters.withheld("a", "s", former, most=5),
+            "mark": lambda: letters.mark("a", "s", here, (), most=5),
+            "mark key": lambda: letters.mark("a", "s", here, (), key=of.key, most=5),
+            "mark none": lambda: letters.mark("a", "s", former, (), most=5),
+            "mark none of key": lambda: letters.mark("a", "s", former, (), key=of.key, most=5),
+            "withheld": lambda: letters.withheld("a", "s", here, (), most=5),
+            "all withheld": lambda: letters.withheld("a", "s", former, (), most=5),
             "page": lambda: letters.page("a", "s", of=None, after=None, most=5),
             "page of key": lambda: letters.page("a", "s", of=of, after=None, most=5),
             "page of key withheld": lambda: letters.page("a", "s", of=by_former, after=None, most=5),

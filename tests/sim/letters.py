@@ -269,7 +269,13 @@ class _Finding:
 
 
 def _matches(document: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    return all(_fits(_value_at(document, name), condition) for name, condition in wanted.items())
+    for name, condition in wanted.items():
+        if name in ("$or", "$nor"):
+            if any(_matches(document, each) for each in condition) is not (name == "$or"):
+                return False
+        elif not _fits(_value_at(document, name), condition):
+            return False
+    return True
 
 
 def _value_at(document: dict[str, Any], path: str) -> Any:

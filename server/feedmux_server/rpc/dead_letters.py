@@ -6,6 +6,7 @@ compared with the present one.
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from feedmux.v1 import subscriptions_pb2 as wire
@@ -14,6 +15,7 @@ from feedmux_server.core.events.bson_check import walk
 from feedmux_server.core.events.dead_letter import ID_BYTES, DeadLetter
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.limits.quota import exceeded
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.bounds import LETTERS_MAX
 from feedmux_server.rpc.caller import caller
@@ -46,7 +48,7 @@ class DeadLetters:
         if request.key:
             _check_key(request.key)
         after = _after(request.page_token) if request.page_token else None
-        letters, stream_key = await self._readable(tenant, request.name)
+        letters, stream_key, _ = await self._readable(tenant, request.name)
         most, of = min(request.page_size or PAGE_DEFAULT, PAGE_MAX), None
         if request.key:
             of = OfKey(request.key, stream_key)  # what a key finds among withheld letters would show their keys
@@ -67,7 +69,7 @@ class DeadLetters:
         request = convert.parse(wire.GetDeadLetterRequest, data)
         check_name("name", request.name)
         _check_id("id", request.id)
-        letters, stream_key = await self._readable(tenant, request.name)
+        letters, stream_key, _ = await self._readable(tenant, request.name)
         letter = await letters.get(tenant, request.name, request.id, with_event=False)
         if letter is not None and letter.stream_key == stream_key:
             await self._charge(tenant, letter.event_bytes)
@@ -92,7 +94,7 @@ class DeadLetters:
                 ids = list(dict.fromkeys(request.ids.ids))
             case "key":
                 _check_key(request.key)
-                _, stream_key = await self._readable(tenant, request.name)
+                _, stream_key, _ = await self._readable(tenant, request.name)
                 of = OfKey(request.key, stream_key)
                 ids, more = await letters.ids(tenant, request.name, of=of, most=LETTERS_MAX)
             case "all":
@@ -121,12 +123,13 @@ class DeadLetters:
                 _check_key(request.key)
             case None:
                 raise invalid("which", "is required: ids, key, or all")
-        letters, stream_key = await self._readable(tenant, request.name)
-        chosen, more = await letters.mark(tenant, request.name, stream_key, ids=ids, key=request.key, most=LETTERS_MAX)
+        letters, stream_key, forks = await self._readable(tenant, request.name)
+        of = tenant, request.name, stream_key, forks
+        chosen, more = await letters.mark(*of, ids=ids, key=request.key, most=LETTERS_MAX)
         self._service.admission.charge_items(max(1, chosen, len(ids or ())))
         withheld = 0
         if which != "key":  # what a key finds among withheld letters would show their keys
-            withheld = await letters.withheld(tenant, request.name, stream_key, ids=ids, most=LETTERS_MAX)
+            withheld = await letters.withheld(*of, ids=ids, most=LETTERS_MAX)
         if chosen:
             self._service.audit.did(AuditEvent.REPLAY, "ReplayDeadLetters", context, subscription=request.name)
         return wire.ReplayDeadLettersResponse(chosen=chosen, more=more, withheld=withheld).SerializeToString()
@@ -140,17 +143,18 @@ class DeadLetters:
             )
         return self._service.letters.letters
 
-    async def _readable(self, tenant: str, name: str) -> tuple[Letters, bytes]:
-        """The letters, and the stream key of those whose content may be shown; empty for none. Raises
-        SUBSCRIPTION_NOT_FOUND."""
+    async def _readable(self, tenant: str, name: str) -> tuple[Letters, bytes, Sequence[Fork]]:
+        """The letters, the stream key of those whose content may be shown, empty for none, and the forks of their
+        source. Raises SUBSCRIPTION_NOT_FOUND."""
         letters, access = self._letters(), self._service.access
         content = convert.stored_content((await self._service.store.get(tenant, name)).definition)
         try:
-            return letters, access.key_of(await access.feed_of(content.feed, tenant), tenant).digest
+            key = access.key_of(await access.feed_of(content.feed, tenant), tenant)
         except FeedmuxError as error:
             if error.status in ("UNAVAILABLE", "RESOURCE_EXHAUSTED"):
                 raise
-            return letters, b""  # the tenant may no longer read the feed
+            return letters, b"", ()  # the tenant may no longer read the feed
+        return letters, key.digest, self._service.manager.source(key.spec.scope.source).timeline.forks
 
     async def _charge(self, tenant: str, size: int) -> None:
         """Charge a delivery of `size` bytes. Waits if deliveries come too fast. Raises QUOTA_EXCEEDED if waiting a

@@ -33,6 +33,7 @@ from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter
 from feedmux_server.core.limits.quota import exceeded
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.source.answers import RAW_ANSWER, info_of
 from feedmux_server.source.commands import RETRY_AFTER_S, SourceCommands
 from feedmux_server.source.cursor import listed
@@ -256,7 +257,7 @@ class Letters:
             "losses": letter.losses,
             "reasons": list(letter.reasons),
             "member": letter.member,
-            "cluster_time": Timestamp(letter.cluster_time >> 32, letter.cluster_time & 0xFFFF_FFFF),
+            "cluster_time": _timestamp(letter.cluster_time),
             "failed_at": DatetimeMS(letter.failed_ms),
             "expires_at": self._expires(letter),
             "state": _SET_ASIDE,
@@ -529,15 +530,19 @@ class Letters:
         tenant: str,
         subscription: str,
         stream_key: bytes,
+        forks: Sequence[Fork],
         *,
         ids: Sequence[bytes] | None = None,
         key: bytes = b"",
         most: int,
     ) -> tuple[int, bool]:
-        """Let letters of a stream key be delivered again: those of `ids`, of a `documentKey`, or all. Returns how many
-        there are that were not marked before, at most `most`, and whether there may be more."""
+        """Let letters of a stream key be delivered again: those of `ids`, of a `documentKey`, or all, but none that the
+        forks of its deployment have lost. Returns how many there are that were not marked before, at most `most`, and
+        whether there may be more."""
         wanted = _of(tenant, subscription, OfKey(key, stream_key) if key else None)
         wanted |= {"stream_key": Binary(stream_key), "state": _SET_ASIDE}
+        if lost := _lost(forks):
+            wanted["$nor"] = lost
         if ids is not None:
             wanted["_id"] = {"$in": [_key(tenant, subscription, each) for each in ids]}
         found = await self._ids(wanted, most + 1)
@@ -545,10 +550,19 @@ class Letters:
         return count, len(found) > most
 
     async def withheld(
-        self, tenant: str, subscription: str, stream_key: bytes, *, ids: Sequence[bytes] | None = None, most: int
+        self,
+        tenant: str,
+        subscription: str,
+        stream_key: bytes,
+        forks: Sequence[Fork],
+        *,
+        ids: Sequence[bytes] | None = None,
+        most: int,
     ) -> int:
-        """How many letters, of `ids` or all, have another stream key, at most `most`."""
-        wanted = _of(tenant, subscription, None) | {"stream_key": {"$ne": Binary(stream_key)}}
+        """How many letters, of `ids` or all, have another stream key or are lost, at most `most`."""
+        other = {"stream_key": {"$ne": Binary(stream_key)}}
+        lost = _lost(forks)
+        wanted = _of(tenant, subscription, None) | ({"$or": [other, *lost]} if lost else other)
         if ids is not None:
             wanted["_id"] = {"$in": [_key(tenant, subscription, each) for each in ids]}
         return await self._answer(
@@ -782,6 +796,15 @@ def _of(tenant: str, subscription: str, of: OfKey | None) -> dict[str, Any]:
         wanted["stream_key"] = Binary(of.stream_key)
         wanted["state"] = {"$in": [_SET_ASIDE, _REPLAY]}  # all; so the index has them in the order of their times
     return wanted
+
+
+def _lost(forks: Sequence[Fork]) -> list[dict[str, Any]]:
+    """What letters match whose events these forks have lost (`Fork.has_lost_event`)."""
+    return [{"cluster_time": {"$gt": _timestamp(each.after), "$lt": _timestamp(each.until)}} for each in forks]
+
+
+def _timestamp(time: int) -> Timestamp:
+    return Timestamp(time >> 32, time & 0xFFFF_FFFF)
 
 
 def _size(letter: DeadLetter) -> int:
