@@ -2,6 +2,7 @@ package feedmux
 
 import (
 	"fmt"
+	"reflect"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -216,4 +217,16 @@ func snapshotStatus(status *feedmuxpb.SnapshotStatus) *SnapshotStatus {
 
 func timestamp(message *feedmuxpb.ClusterTime) bson.Timestamp {
 	return bson.Timestamp{T: message.GetSeconds(), I: message.GetIncrement()}
+}
+
+// topic is equal for notices of which a newer one replaces an unread one, with no event in between: a session that nobody
+// reads would collect them for as long as an outage lasts. It is nil where each of them counts.
+func topic(told Notice) any {
+	switch told := told.(type) {
+	case Disconnected, Draining, HistoryAtRisk, Unacknowledged:
+		return reflect.TypeOf(told)
+	case Degraded:
+		return told
+	}
+	return nil
 }

@@ -15,7 +15,8 @@ type sessionBuffer struct {
 	window  *creditWindow
 	durable bool
 
-	// What was received and not yet taken, in order. The credit window is its bound.
+	// What was received and not yet taken, in order. The credit window is its bound, and of notices that say the same, only
+	// the newest waits.
 	items   []item
 	ended   bool
 	err     error
@@ -218,6 +219,14 @@ func (b *sessionBuffer) move(happened event) (todo action) {
 }
 
 func (b *sessionBuffer) put(next item) {
+	if told := topic(next.notice); told != nil {
+		since := len(b.items)
+		for since > 0 && b.items[since-1].batch == nil {
+			since--
+		}
+		replaced := func(each item) bool { return topic(each.notice) == told }
+		b.items = append(b.items[:since], slices.DeleteFunc(b.items[since:], replaced)...)
+	}
 	b.items = append(b.items, next)
 	b.arrived.notify()
 }

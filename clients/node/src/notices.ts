@@ -123,3 +123,21 @@ export type Notice =
   | SnapshotProgress
   | SnapshotComplete
   | Disconnected;
+
+/**
+ * What is equal for notices of which a newer one replaces an unread one, with no event in between: a session that nobody
+ * reads would collect them for as long as an outage lasts. Undefined where each of them counts.
+ */
+export function topic(notice: Notice): string | undefined {
+  switch (notice.kind) {
+    case "disconnected":
+    case "draining":
+    case "historyAtRisk":
+    case "unacknowledged":
+      return notice.kind;
+    case "degraded":
+      return `${notice.kind} ${notice.dependency} ${String(notice.unavailable)}`;
+    default:
+      return undefined;
+  }
+}

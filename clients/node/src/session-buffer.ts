@@ -1,7 +1,10 @@
-/** What waits between the network's side of a session and the user's. It has no bound of its own: the credit window is it. */
+/**
+ * What waits between the network's side of a session and the user's. The credit window is its bound, and of notices that
+ * say the same, only the newest waits.
+ */
 
 import type { Batch } from "./batches.js";
-import type { Notice } from "./notices.js";
+import { type Notice, topic } from "./notices.js";
 
 export type Item = { readonly batch: Batch } | { readonly notice: Notice };
 
@@ -28,6 +31,13 @@ export class SessionBuffer {
   }
 
   put(item: Item): void {
+    const told = "notice" in item ? topic(item.notice) : undefined;
+    if (told !== undefined) {
+      const lastBatch = this.#items.findLastIndex((each) => "batch" in each);
+      this.#items = this.#items.filter(
+        (each, index) => index < lastBatch || !("notice" in each) || topic(each.notice) !== told,
+      );
+    }
     this.#items.push(item);
     this.#wake();
   }

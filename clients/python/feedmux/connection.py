@@ -164,7 +164,7 @@ class Connection(StreamKeeper):
                 self._settle_acks()
             case Draining():
                 self._flush_acks()
-                self._buffer.put(QueuedNotice(response))
+                self._buffer.tell(response)
             case Gap(reason="TIMELINE_FORKED"):
                 # Events from before the gap come once more after it, and are no repeats. For the server, what it has
                 # sent before counts as acknowledged.
@@ -187,7 +187,7 @@ class Connection(StreamKeeper):
                 self._buffer.completion = response
                 self._buffer.put(QueuedNotice(response))
             case _:
-                self._buffer.put(QueuedNotice(response))
+                self._buffer.tell(response)
 
     def _deliver(self, delivery: Delivery) -> None:
         batch, buffer = delivery.batch, self._buffer

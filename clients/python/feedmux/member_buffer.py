@@ -15,7 +15,7 @@ from typing import Final
 from feedmux.errors import SessionClosed
 from feedmux.member_event import MemberEvent
 from feedmux.outcomes import Outcome
-from feedmux.session_buffer import Ended, Item, QueuedNotice, UserSide
+from feedmux.session_buffer import Ended, Item, QueuedNotice, UserSide, without_replaced
 from feedmux.settlements import Settlements
 
 _log = logging.getLogger("feedmux")
@@ -49,7 +49,8 @@ class MemberBuffer(UserSide):
         self.ended: Ended | None = None
         self.cluster_time: tuple[int, int] = (0, 0)
         """Set by the connection: all members have settled everything up to here."""
-        self._items: deque[QueuedNotice] = deque()
+        self._items: deque[MemberEvent | QueuedNotice] = deque()
+        """Notices; and events in hand that their takers did not get."""
         self._woken = False
         self._reports_soon = False
         self._process = os.getpid()
@@ -63,13 +64,16 @@ class MemberBuffer(UserSide):
         if self.stopping or self.closing:
             return Ended(self.ended_by)
         if self._items:
-            return self._items.popleft()
+            item = self._items[0]
+            del self._items[0]  # A signal handler may raise after a call such as `popleft`.
+            return item
         return self.settlements.take() or self.ended
 
-    def put_back(self, notice: QueuedNotice) -> None:
-        """Hand out a notice again, before all others."""
+    def put_back(self, item: MemberEvent | QueuedNotice | Ended | None) -> None:
+        """Hand out again, before all others, what its taker did not get, and wake another taker in his place."""
         with self.lock:
-            self._items.appendleft(notice)
+            if isinstance(item, MemberEvent | QueuedNotice):
+                self._items.appendleft(item)
             self.notify(1)
 
     def settle(self, event: MemberEvent, outcome: Outcome) -> None:
@@ -167,7 +171,7 @@ class MemberBuffer(UserSide):
                 self.ended = self.ended or item
                 self.notify(_ALL)
             elif isinstance(item, QueuedNotice):
-                self._items.append(item)
+                self._items = deque([*without_replaced(self._items, item.notice), item])
                 self.notify(1)
 
 

@@ -15,7 +15,6 @@ from feedmux.notices import Draining
 from feedmux.options import SessionOptions
 from feedmux.recovery import Step
 from feedmux.responses import Committed, Delivery, Message, Opened, Progress
-from feedmux.session_buffer import QueuedNotice
 from feedmux.stream_keeper import Attempt, Opening, StreamKeeper, duration
 from feedmux.transport import Stream, Transport
 from feedmux.v1 import change_feed_pb2
@@ -170,7 +169,7 @@ class MemberConnection(StreamKeeper):
             case _:
                 if isinstance(response, Draining):
                     self._report()
-                buffer.put(QueuedNotice(response))
+                buffer.tell(response)
 
     def _deliver(self, delivery: Delivery) -> None:
         buffer = self._buffer

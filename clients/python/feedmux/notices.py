@@ -112,3 +112,15 @@ Notice = (
     | SnapshotComplete
     | Disconnected
 )
+
+
+def topic(notice: Notice) -> object:
+    """Return what is equal for notices of which an unread one is replaced by a newer one, with no event in between:
+    a session that nobody reads would collect them for as long as an outage lasts. None: each of them counts."""
+    match notice:
+        case Disconnected() | Draining() | HistoryAtRisk() | Unacknowledged():
+            return type(notice)
+        case Degraded():
+            return notice
+        case _:
+            return None

@@ -7,13 +7,14 @@ locked, and an ack or a batch costs a comparison. A number that is read a moment
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from feedmux.batches import Batch
 from feedmux.errors import FeedmuxError
 from feedmux.feeds import SnapshotStatus
-from feedmux.notices import Notice, SnapshotComplete
+from feedmux.notices import Notice, SnapshotComplete, topic
 from feedmux.positions import NO_POSITION, FeedPosition
 
 _log = logging.getLogger("feedmux")
@@ -37,6 +38,14 @@ class Ended:
 
 Item = Batch | QueuedNotice | Ended
 
+T = TypeVar("T")
+
+
+def without_replaced(items: Iterable[T], notice: Notice) -> list[T]:
+    """Return the items without the notices that a new one replaces."""
+    told = topic(notice)
+    return [item for item in items if told is None or not isinstance(item, QueuedNotice) or topic(item.notice) != told]
+
 
 class UserSide:
     """What any session shares with its connection: how it ends."""
@@ -56,6 +65,10 @@ class UserSide:
         """Set by the connection before `closing`: the error that ends the session, if its user did not close it."""
         self.broken: FeedmuxError | None = None
         """Set by the user: the error for a batch that does not hold what it announced; the session must end with it."""
+
+    def tell(self, notice: Notice) -> None:
+        """Called by the connection: pass a notice to the user, in order, instead of those that it replaces."""
+        self.put(QueuedNotice(notice))
 
     def close_ended(self) -> None:
         """Accept no more acks, and log if the server has not confirmed those before."""
@@ -110,6 +123,14 @@ class SessionBuffer(UserSide):
         """Set by the connection: the last confirmed position."""
         self.confirmed = 0
         """Set by the connection: the ordinal up to which the server has stored the acks; NEVER on inline feeds."""
+
+    def tell(self, notice: Notice) -> None:
+        if topic(notice) is not None:
+            items = self.drain()
+            since = next((i for i in range(len(items), 0, -1) if isinstance(items[i - 1], Batch)), 0)
+            for item in items[:since] + without_replaced(items[since:], notice):
+                self.put(item)
+        super().tell(notice)
 
     def withdraw(self, received: int) -> list[Item]:
         """Called by the connection: take back the items and the rest of the current batch, because the session was

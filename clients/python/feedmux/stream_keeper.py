@@ -26,7 +26,7 @@ from feedmux.notices import Disconnected
 from feedmux.options import SessionOptions
 from feedmux.recovery import EVENTS, Backoff, Step, next_step
 from feedmux.responses import Message, Opened, Reader, Response
-from feedmux.session_buffer import NEVER, Ended, QueuedNotice, UserSide
+from feedmux.session_buffer import NEVER, Ended, UserSide
 from feedmux.silence_detector import SilenceDetector
 from feedmux.status import error_from_call
 from feedmux.transport import Stream, Transport
@@ -278,7 +278,7 @@ class StreamKeeper(ABC):
                 self._move(Event.TIME_OVER, error)
             _log.info("reconnecting in %.2f s: %s", delay_s, error)
             if self._state not in FIRST_OPENING:
-                self._user.put(QueuedNotice(Disconnected(error, delay_s)))
+                self._user.tell(Disconnected(error, delay_s))
             was_closed = await self._pause(delay_s)
             if self._move(self._close_event if was_closed else Event.BACKOFF_OVER) is State.ENDED:
                 return

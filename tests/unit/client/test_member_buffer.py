@@ -62,6 +62,14 @@ def test_notices_come_first_and_the_end_last() -> None:
     buffer.settle_quietly(event, DONE)
 
 
+def test_notices_of_an_outage_that_nobody_reads_do_not_pile_up() -> None:
+    buffer = MemberBuffer(64, lambda _: None, threading.Lock())
+    for number in range(100):
+        buffer.put(QueuedNotice(Unacknowledged(number)))
+    buffer.put(Ended(None))
+    assert [buffer.take() for _ in range(2)] == [QueuedNotice(Unacknowledged(99)), Ended(None)]
+
+
 def test_a_stopped_member_settles_and_hands_out_nothing() -> None:
     buffer = buffer_of(2)
     event = taken(buffer)

@@ -7,11 +7,12 @@ import pytest
 from bson.codec_options import CodecOptions
 
 from feedmux.batches import BsonBatch, Event
+from feedmux.errors import Unavailable
 from feedmux.feeds import SnapshotStatus
-from feedmux.notices import SnapshotComplete, SnapshotProgress
+from feedmux.notices import Degraded, Disconnected, Draining, Gap, Notice, SnapshotComplete, SnapshotProgress
 from feedmux.positions import NO_POSITION, FeedPosition
 from feedmux.session_base import SessionBase
-from feedmux.session_buffer import NEVER, SessionBuffer
+from feedmux.session_buffer import NEVER, Item, QueuedNotice, SessionBuffer
 from tests.unit.client.scripted_server import event, token
 
 
@@ -165,3 +166,25 @@ def test_acks_of_several_threads_never_go_back() -> None:
     session_base.ack(one)
     higher.join()
     assert buffer.acked == 2
+
+
+def test_notices_of_an_outage_that_nobody_reads_do_not_pile_up() -> None:
+    items = list[Item]()
+
+    def drain() -> list[Item]:
+        drained = items.copy()
+        items.clear()
+        return drained
+
+    buffer = SessionBuffer(items.append, drain)
+    first, last = (Disconnected(Unavailable(text, status="UNAVAILABLE"), 1.0) for text in ("first", "last"))
+    batch, gap = Recorded().take(1), Gap((2, 1), (1, 1), "TIMELINE_FORKED")
+    buffer.tell(first)
+    buffer.put(batch)
+    for _ in range(100):
+        told: list[Notice] = [first, Degraded("source", True), gap, Degraded("source", False), Draining(1.0, b"")]
+        for each in (*told, last):
+            buffer.tell(each)
+    shown = [item.notice if isinstance(item, QueuedNotice) else item for item in items]
+    assert [each for each in shown if each is not gap] == [first, batch, *told[1:2], *told[3:], last]
+    assert shown.count(gap) == 100

@@ -242,6 +242,7 @@ final class SessionBuffer {
     void put(Entry entry) {
         lock.lock();
         try {
+            dropReplaced(topic(entry));
             entries.addLast(entry);
             if (entry instanceof Entry.Ended) {
                 ended = true;
@@ -432,6 +433,36 @@ final class SessionBuffer {
                 last.remove();
             }
         }
+    }
+
+    /** Drops the notices since the last events that a newer one replaces. */
+    private void dropReplaced(@Nullable Object topic) {
+        Iterator<Entry> last = entries.descendingIterator();
+        while (topic != null && last.hasNext()) {
+            Entry entry = last.next();
+            if (entry instanceof Entry.Events) {
+                return;
+            }
+            if (topic.equals(topic(entry))) {
+                last.remove();
+            }
+        }
+    }
+
+    /**
+     * Returns what is equal for notices of which a newer one replaces an unread one: a session that nobody reads would
+     * collect them for as long as an outage lasts. Null for everything of which each counts.
+     */
+    private static @Nullable Object topic(Entry entry) {
+        if (!(entry instanceof Entry.QueuedNotice said)) {
+            return null;
+        }
+        Notice notice = said.notice();
+        boolean isNewestEnough = notice instanceof Notice.Disconnected
+                || notice instanceof Notice.Draining
+                || notice instanceof Notice.HistoryAtRisk
+                || notice instanceof Notice.Unacknowledged;
+        return isNewestEnough ? notice.getClass() : notice instanceof Notice.Degraded ? notice : null;
     }
 
     private void followCopy(Notice notice) {
