@@ -217,8 +217,16 @@ public final class FeedmuxClient implements AutoCloseable {
             return this;
         }
 
-        /** Sets the session options, which each {@code open} can change. */
+        /**
+         * Sets the session options, which each {@code open} can change.
+         *
+         * @throws IllegalArgumentException if they have {@code takeover}: each session would end the one that another
+         *     client has opened, and that client's next one would end this one
+         */
         public Builder sessions(SessionOptions options) {
+            if (options.takeover()) {
+                throw new IllegalArgumentException("takeover cannot be a default: set it where a session is opened");
+            }
             sessions = options;
             return this;
         }

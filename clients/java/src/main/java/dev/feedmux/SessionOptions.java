@@ -28,7 +28,8 @@ import org.jspecify.annotations.Nullable;
  *     with each attempt, up to {@code backoffMost}
  * @param backoffMost the largest upper bound of the delay between attempts, by default 10 s
  * @param format the format of events on the wire; by default BSON
- * @param takeover whether to end another client's session on the subscription; by default false
+ * @param takeover whether to end another client's session on the subscription; by default false. It cannot be a
+ *     client's default
  * @param onNotice the listener for notices, called in the thread that takes the events around them; by default, notices
  *     are logged. {@link Session#items} returns them instead
  */

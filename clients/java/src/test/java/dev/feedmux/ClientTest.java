@@ -282,6 +282,14 @@ final class ClientTest {
     }
 
     @Test
+    void noClientTakesOverByDefault() {
+        SessionOptions options =
+                SessionOptions.defaults().toBuilder().takeover(true).build();
+        FeedmuxClient.Builder builder = FeedmuxClient.builder("localhost:1");
+        assertThrows(IllegalArgumentException.class, () -> builder.sessions(options));
+    }
+
+    @Test
     void argumentsAreCheckedBeforeAnythingIsSent() {
         try (FeedmuxClient client = FeedmuxClient.builder("localhost:1").build()) {
             Subscription subscription = client.subscription("s");
