@@ -3,6 +3,8 @@
  * at the first use. Nothing here knows what the messages mean.
  */
 
+import type { Socket } from "node:net";
+
 import { type DescMethodUnary, type DescMessage, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
 import {
   type ChannelOptions,
@@ -20,7 +22,7 @@ import { ChangeFeed } from "./gen/feedmux/v1/change_feed_pb.js";
 import { check, checkNames, LONGEST_TIMER_MS, namesOf } from "./options.js";
 import { errorFromStatus } from "./status.js";
 import { type Call } from "./stream.js";
-import { freshToken, type Token } from "./token.js";
+import { type Token, TokenCalls } from "./token.js";
 import { VERSION } from "./version.js";
 
 const CHANNEL_OPTIONS: ChannelOptions = {
@@ -39,6 +41,8 @@ const SUBSCRIBE = pathOf(ChangeFeed.method.subscribe);
 const ROUTE_KEY = "x-feedmux-route";
 /** A unary call that times out after at least this long treats its connection as dead. */
 const DEAD_AFTER_MS = 5_000;
+/** How long the last messages of a channel that is closed may take. */
+const LINGER_MS = 5_000;
 
 /** TLS, in PEM. No `ca` is the system's roots; `cert` and `key` together are mutual TLS. */
 export interface Tls {
@@ -76,10 +80,31 @@ interface Cancellable {
 class Channel {
   readonly client: GrpcClient;
   readonly #calls = new Set<Cancellable>();
+  readonly #sockets = new Set<Socket>();
+  #isOver = false;
   #onUnused: (() => void) | undefined;
 
-  constructor(client: GrpcClient) {
-    this.client = client;
+  constructor(address: string, tls: Tls | undefined, options: ChannelOptions) {
+    const chosen = channelCredentials(tls);
+    // gRPC promises nothing of this method. With a version that lacks it, the sockets of silent servers stay open.
+    const inner: { _createSecureConnector?: ChannelCredentials["_createSecureConnector"] } = chosen;
+    const createConnector = inner._createSecureConnector?.bind(chosen);
+    if (createConnector !== undefined) {
+      inner._createSecureConnector = (...given) => {
+        const connector = createConnector(...given);
+        const connect = connector.connect.bind(connector);
+        connector.connect = (socket) => {
+          this.#sockets.add(socket);
+          socket.once("close", () => this.#sockets.delete(socket));
+          if (this.#isOver) {
+            socket.destroy();
+          }
+          return connect(socket);
+        };
+        return connector;
+      };
+    }
+    this.client = new GrpcClient(address, chosen, options);
   }
 
   begin(call: Cancellable): void {
@@ -99,7 +124,7 @@ class Channel {
 
   /** Cancels the calls that it has: a channel that is closed lets them run. */
   close(): void {
-    this.client.close();
+    this.#disconnect();
     for (const call of this.#calls) {
       call.cancel();
     }
@@ -107,9 +132,18 @@ class Channel {
 
   #closeIfUnused(): void {
     if (this.#onUnused !== undefined && this.#calls.size === 0) {
-      this.client.close();
+      this.#disconnect();
       this.#onUnused();
     }
+  }
+
+  /** gRPC ends a connection only in agreement with the server, and waits for one that says nothing without end. */
+  #disconnect(): void {
+    this.client.close();
+    setTimeout(() => {
+      this.#isOver = true;
+      this.#sockets.forEach((socket) => socket.destroy());
+    }, LINGER_MS).unref();
   }
 }
 
@@ -117,6 +151,7 @@ class Channel {
 export class Transport {
   readonly #target: Target;
   readonly #timeoutMs: number;
+  readonly #tokens: TokenCalls | undefined;
   /** Gets the new calls. */
   #current: Channel | undefined;
   /** Get no new calls, and may still have open ones. */
@@ -127,11 +162,12 @@ export class Transport {
   constructor(target: Target, timeoutMs: number) {
     this.#target = target;
     this.#timeoutMs = timeoutMs;
+    this.#tokens = typeof target.token === "function" ? new TokenCalls(target.token) : undefined;
   }
 
   /** Each call asks for the token again, so that after one that has expired another may come. */
   get renewsToken(): boolean {
-    return typeof this.#target.token === "function";
+    return this.#tokens !== undefined;
   }
 
   /** Begins a Subscribe call. Throws FeedmuxError. */
@@ -237,14 +273,14 @@ export class Transport {
       }),
       ...channelOptions,
     };
-    return (this.#current ??= new Channel(new GrpcClient(address, channelCredentials(tls), options)));
+    return (this.#current ??= new Channel(address, tls, options));
   }
 
   async #metadata(route: string): Promise<Metadata> {
     const metadata = new Metadata();
-    const { token } = this.#target;
+    const token = this.#tokens === undefined ? this.#target.token : await this.#tokens.fresh();
     if (token !== undefined) {
-      metadata.set("authorization", `Bearer ${typeof token === "string" ? token : await freshToken(token)}`);
+      metadata.set("authorization", `Bearer ${String(token)}`);
     }
     if (route !== "") {
       metadata.set(ROUTE_KEY, route);
