@@ -30,7 +30,7 @@ from feedmux.member_event import MemberEvent
 from feedmux.options import SessionOptions, wait_s
 from feedmux.outcomes import DONE, Outcome
 from feedmux.session_base import OnNotice, check_on_notice, check_said
-from feedmux.session_buffer import Ended, QueuedNotice
+from feedmux.session_buffer import QueuedNotice
 from feedmux.stream_keeper import Opening, finish, open_stream
 from feedmux.transport import Transport
 
@@ -68,7 +68,8 @@ class Member(MemberBase):
     def next(self, timeout_s: float | None = None) -> MemberEvent:
         """Return the next event, after waiting for it at most `timeout_s` seconds (None: without a limit).
 
-        Raises TimeoutError; StopIteration after `close()`; the FeedmuxError that ended the member.
+        Raises TimeoutError; StopIteration after `close()`; the FeedmuxError that ended the member. If a signal handler
+        raises while it waits, the next call continues.
         """
         left_s = wait_s(timeout_s)
         event = self._take(None if left_s is None else time.monotonic() + left_s)
@@ -138,20 +139,28 @@ class Member(MemberBase):
         while True:
             buffer.check_process()
             self._background_loop.check()
-            with buffer.lock:
-                while (item := buffer.take()) is None:
-                    left_s = None if deadline_s is None else deadline_s - time.monotonic()
-                    if left_s is not None and left_s <= 0:
-                        raise TimeoutError
-                    self._arrivals.wait(left_s)
+            item = None
+            try:
+                with buffer.lock:
+                    while (item := buffer.take()) is None:
+                        left_s = None if deadline_s is None else deadline_s - time.monotonic()
+                        if left_s is not None and left_s <= 0:
+                            break
+                        self._arrivals.wait(left_s)
+                match item:
+                    case MemberEvent():
+                        return item
+            except BaseException:  # raised by a signal handler: nobody would settle an event that is not returned
+                buffer.put_back(item)
+                raise
             match item:
+                case None:
+                    raise TimeoutError
                 case QueuedNotice():
                     check_said(self._say(item.notice))
-                case Ended():
+                case _:
                     end(item)
                     return None
-                case _:
-                    return item
 
 
 _STOP: Final = "stop"

@@ -248,8 +248,12 @@ class Settlements:
         """Hand out an event, if one waits whose run is free, and fewer than a window are in hand."""
         if not self._ready or len(self._in_hand) >= self._window:
             return None
-        run = self._ready.popleft()
-        event = run.current = run.waiting.popleft()
+        run = self._ready[0]
+        event = run.waiting[0]
+        # No call stands between these: a signal handler raises before all of them, or after.
+        del self._ready[0]
+        del run.waiting[0]
+        run.current = event
         if not run.waiting:
             del self._runs[run]
         self._in_hand[event] = None

@@ -16,6 +16,7 @@ import feedmux
 from tests.unit.client.beside import using
 from tests.unit.client.scripted_server import Call, ScriptedServer, joined, runs
 from tests.unit.client.test_async_member import number, playing
+from tests.unit.client.test_session import Interrupted, Interrupts
 
 
 async def test_iterates_settles_and_closes() -> None:
@@ -40,6 +41,39 @@ async def test_iterates_settles_and_closes() -> None:
         assert await using(server, work) == [1, 2, 3]
         assert server.calls[0].settled == {1, 2, 3}
         assert server.calls[0].closed
+
+
+async def test_no_event_is_stuck_where_a_signal_handler_raises() -> None:
+    """An event that was taken and not returned would hold up its key, and have a place in the window, for good."""
+    interrupts, count = Interrupts(), 500
+
+    def work(client: feedmux.Client) -> list[int]:
+        seen, interrupted = list[int](), 0
+        with client.subscription("s").join(window_events=2) as member:
+            while len(seen) < count:
+                try:
+                    interrupts.arm()
+                    event = member.next(60)
+                    sys.setprofile(None)
+                    seen.append(number(event))
+                    event.ack()
+                except Interrupted:
+                    interrupted += 1
+                finally:
+                    sys.setprofile(None)
+        assert interrupted > count / 10
+        return seen
+
+    async def script(call: Call) -> None:
+        await call.send(joined())
+        for first in range(1, count, 2):
+            await call.until(lambda call, end=first - 1: len(call.settled) >= end)  # type: ignore[misc]
+            await call.send(runs(first, [first, first + 1]))
+        await call.until_closed()
+
+    async with ScriptedServer(script) as server:
+        assert await using(server, work) == list(range(1, count + 1))
+    assert interrupts.places.keys() >= {"_take", "take"}
 
 
 async def test_the_end_says_what_the_server_did_not_confirm(caplog: pytest.LogCaptureFixture) -> None:
