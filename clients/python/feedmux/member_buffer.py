@@ -28,8 +28,8 @@ class MemberBuffer(UserSide):
     """Shared state of one member."""
 
     __slots__ = (
-        "_has_warned", "_items", "_late", "_process", "_reports_soon", "_woken", "cluster_time", "ended", "is_at_work",
-        "keeps", "lock", "notify", "settlements", "stopping",
+        "_has_warned", "_items", "_late", "_must_wake", "_process", "_reports_soon", "_woken", "cluster_time", "ended",
+        "is_at_work", "keeps", "lock", "notify", "settlements", "stopping",
     )  # fmt: skip
 
     def __init__(self, window_events: int, notify: Callable[[int], None], lock: threading.Lock) -> None:
@@ -52,6 +52,8 @@ class MemberBuffer(UserSide):
         self._items: deque[MemberEvent | QueuedNotice] = deque()
         """Notices; and events in hand that their takers did not get."""
         self._woken = False
+        self._must_wake = False
+        """The connection has work, and may not know: a signal handler has raised before it was woken."""
         self._reports_soon = False
         self._process = os.getpid()
         self._late = 0
@@ -63,6 +65,8 @@ class MemberBuffer(UserSide):
         self.check_process()
         if self.stopping or self.closing:
             return Ended(self.ended_by)
+        if self._must_wake:
+            self._wake()
         if self._items:
             item = self._items[0]
             del self._items[0]  # A signal handler may raise after a call such as `popleft`.
@@ -79,17 +83,17 @@ class MemberBuffer(UserSide):
     def settle(self, event: MemberEvent, outcome: Outcome) -> None:
         """Take note of what became of an event. Raises SessionClosed, and RuntimeError in a forked process."""
         self.check_process()
+        wakes = False
         with self.lock:
-            if event.outcome is not None:
-                return
-            if self.closing or self.ended is not None:
-                raise SessionClosed("the member is closed: others get the event")
-            ready = self.settlements.ready
-            wakes = self._settle(event, outcome)
-            if self.settlements.ready > ready:
-                self.notify(1)
-        if wakes:
-            self.wake()
+            if event.outcome is None:
+                if self.closing or self.ended is not None:
+                    raise SessionClosed("the member is closed: others get the event")
+                ready = self.settlements.ready
+                wakes = self._settle(event, outcome)
+                if self.settlements.ready > ready:
+                    self.notify(1)
+        if wakes or self._must_wake:
+            self._wake()
 
     def settle_quietly(self, event: MemberEvent, outcome: Outcome) -> None:
         """Settle an event for its handler, who cannot do anything about a member that is closed."""
@@ -109,17 +113,23 @@ class MemberBuffer(UserSide):
                 wakes = not is_late and self._settle(event, outcome)
             found = None if self.stopping or self.closing else self.settlements.take()
         if wakes:
-            self.wake()
+            self._wake()
         if is_late:
             self._note_late()
         return found
 
     def _settle(self, event: MemberEvent, outcome: Outcome) -> bool:
         """Return whether the connection must be woken, without the lock."""
+        must_wake, self._must_wake = self._must_wake, True
         self.settlements.settle(event, outcome)
-        wakes = not self._woken and (not self._reports_soon or self.settlements.must_report)
+        wakes = must_wake or (not self._woken and (not self._reports_soon or self.settlements.must_report))
         self._woken = self._woken or wakes
+        self._must_wake = wakes
         return wakes
+
+    def _wake(self) -> None:
+        self.wake()
+        self._must_wake = False
 
     def check_process(self) -> None:
         """Raise RuntimeError in a forked process: the connection is in its parent."""

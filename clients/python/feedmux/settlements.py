@@ -263,28 +263,36 @@ class Settlements:
         """Note what became of an event in hand. A settled event changes nothing."""
         if event.outcome is not None:
             return
-        event.outcome = outcome
-        self._in_hand.pop(event, None)
-        run, token = event.run, token_of(event.batch, event.index)
+        run, token, is_done = event.run, token_of(event.batch, event.index), isinstance(outcome, Done)
         finished = _Finished(token, event.attempt, outcome)
+        marks = [(event.delivery, mark_of(token))] if token and is_done else []
+        nothing: deque[MemberEvent] = deque()
+        returned = 0 if is_done else len(run.waiting)
+        # No call stands between these: a signal handler raises before all of them, or after.
+        event.outcome = outcome
+        if event in self._in_hand:
+            del self._in_hand[event]
         run.current = None
-        if not isinstance(outcome, Done) and run.waiting:
-            finished.returned = len(run.waiting)
-            run.waiting.clear()
+        if returned:
+            finished.returned = returned
+            run.waiting = nothing
             del self._runs[run]
+        was_void = False
         if event.delivery:
-            self._unsent.append((event.delivery, finished))
-        elif token and self._expected.get(token) is event:
+            self._unsent += [(event.delivery, finished)]
+        elif token and token in self._expected and self._expected[token] is event:
             self._expected[token] = finished
         else:
-            if self._void.pop(token, None) is event:
-                self._give_up(token, finished)
-            token = b""
-        if token and isinstance(outcome, Done):
-            self._settled.append((event.delivery, mark_of(token)))
+            marks = []
+            if token in self._void and self._void[token] is event:
+                del self._void[token]
+                was_void = True
+        self._settled += marks
         if run.waiting:
             # At the front: whoever has settled the event takes the next one of its run.
             self._ready.appendleft(run)
+        if was_void:
+            self._give_up(token, finished)
 
     def outgoing(self) -> list[Settlement]:
         """Return the reports of what is settled, which then count as sent."""

@@ -56,6 +56,10 @@ async def test_no_event_is_stuck_where_a_signal_handler_raises() -> None:
                     event = member.next(60)
                     sys.setprofile(None)
                     seen.append(number(event))
+                    interrupts.arm()
+                    with suppress(Interrupted):
+                        event.ack()
+                    sys.setprofile(None)
                     event.ack()
                 except Interrupted:
                     interrupted += 1
