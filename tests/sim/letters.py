@@ -23,7 +23,7 @@ from tests.sim.mongo import FAILINGS, SimMongo, SimSource
 
 _COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {"$gt": gt, "$gte": ge, "$lt": lt, "$lte": le}
 WAIT_S: Final = 5.0
-_PLACE: Final = LettersPlace("feedmux", "dead_letters", 86_400.0, 1 << 30, 100_000, 1_000)
+PLACE: Final = LettersPlace("feedmux", "dead_letters", 86_400.0, 1 << 30, 100_000, 1_000)
 
 
 class SimLetters:
@@ -53,7 +53,7 @@ class SimLetters:
 
     def dead_letters(self) -> DeadLetters:
         """What a server uses."""
-        return DeadLetters(_LettersSource(self), _PLACE, "", {})
+        return DeadLetters(_LettersSource(self), PLACE, "", {})
 
     def of(self, tenant: str, subscription: str) -> list[dict[str, Any]]:
         """The letters of a group that a majority has."""
@@ -67,13 +67,17 @@ class SimLetters:
         """The quarantined keys whose letters were all set aside because of one that is there no more, of which the host
         need not find that out, and which nobody delivers again."""
         held, letters = list[bytes](), self.of(tenant, subscription)
-        for each in self._majority.values():
-            if each.get("pins") == {"tenant": tenant, "subscription": subscription}:
-                own = [letter for letter in letters if letter["group_key"] == each["_id"]["key"]]
-                first = min(own, key=lambda letter: letter["place"], default=None)
-                if first and not (first["attempts"] or each.get("check") or each.get("replay")):
-                    held.append(bytes(each["_id"]["key"]))
+        for each in self.pins(tenant, subscription):
+            own = [letter for letter in letters if letter["group_key"] == each["_id"]["key"]]
+            first = min(own, key=lambda letter: letter["place"], default=None)
+            if first and not (first["attempts"] or each.get("check") or each.get("replay")):
+                held.append(bytes(each["_id"]["key"]))
         return held
+
+    def pins(self, tenant: str, subscription: str) -> list[dict[str, Any]]:
+        """The quarantined keys of a group, as far as a majority knows."""
+        own = {"tenant": tenant, "subscription": subscription}
+        return [each for each in self._majority.values() if each.get("pins") == own]
 
     # What `Letters` asks of pymongo.
 
@@ -107,7 +111,9 @@ class SimLetters:
 
     async def found(self, wanted: dict[str, Any], *, is_majority: bool = False) -> list[dict[str, Any]]:
         await self._way()
-        documents = self._majority if is_majority else self._primary
+        documents, own = self._majority if is_majority else self._primary, wanted.get("_id")
+        if isinstance(own, dict) and not any(name.startswith("$") for name in own):
+            documents = {key: documents[key] for key in [bson.encode(own)] if key in documents}
         return [each for each in documents.values() if _matches(each, wanted)]
 
     async def updated(self, wanted: dict[str, Any], change: dict[str, Any], *, upsert: bool = False) -> tuple[int, int]:
@@ -269,7 +275,8 @@ class _Finding:
 
 
 def _matches(document: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    for name, condition in wanted.items():
+    # The last one is the most particular.
+    for name, condition in reversed(wanted.items()):
         if name in ("$or", "$nor"):
             if any(_matches(document, each) for each in condition) is not (name == "$or"):
                 return False
@@ -300,6 +307,8 @@ def _fits(value: Any, condition: Any) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
+    if type(one) is type(other) and isinstance(one, str | bytes):
+        return bool(one == other)
     return bson.encode({"": one}) == bson.encode({"": other})
 
 
