@@ -35,6 +35,7 @@ class Config(BaseSettings):
         frozen=True,
         env_ignore_empty=True,
         allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
     sources: dict[str, SourceSection] = Field(min_length=1)
@@ -43,28 +44,19 @@ class Config(BaseSettings):
     listen: ListenSection = ListenSection()
     tls: TlsSection | None = None
     jwt: JwtSection | None = None
-    tenants_file: Path | None = Field(
-        default=None,
-        description="YAML or TOML file of the tenants and their credentials (docs/tenants.md). It is read again when it"
-        " changes; `feedmux tenants check` checks whether it can be used.",
-    )
-    reload_s: float = Field(
-        default=2.0,
-        ge=0.05,
-        le=10,
-        description="How often the tenants file, the TLS files, the JWKS file and the keys of positions are checked for"
-        " changes, and open streams are compared with their credentials. A changed file takes effect when the next"
-        " check finds it unchanged since.",
-    )
-    when_unavailable: Literal["fail", "wait"] = Field(
-        default="fail",
-        description="What to do if a source or Redis cannot be reached at the start. fail: do not start. wait: serve"
-        " what is available, report NOT_SERVING for the rest, and keep trying. A source or Redis that is unsuitable"
-        " prevents the start in either case.",
-    )
-    operator_key_hashes: KeyHashes = Field(
-        default=(), description="SHA-256 hashes of the operators' keys, as `feedmux keys new` prints them."
-    )
+    tenants_file: Path | None = None
+    """YAML or TOML file of the tenants and their credentials (docs/tenants.md). It is read again when it changes;
+    `feedmux tenants check` checks whether it can be used."""
+    reload_s: float = Field(default=2.0, ge=0.05, le=10)
+    """How often the tenants file, the TLS files, the JWKS file and the keys of positions are checked for changes, and
+    open streams are compared with their credentials. A changed file takes effect when the next check finds it unchanged
+    since."""
+    when_unavailable: Literal["fail", "wait"] = "fail"
+    """What to do if a source or Redis cannot be reached at the start. fail: do not start. wait: serve what is
+    available, report NOT_SERVING for the rest, and keep trying. A source or Redis that is unsuitable prevents the start
+    in either case."""
+    operator_key_hashes: KeyHashes = ()
+    """SHA-256 hashes of the operators' keys, as `feedmux keys new` prints them."""
     limits: LimitsSection = LimitsSection()
     wide: WideSection = WideSection()
     dead_letters: DeadLettersSection | None = None
