@@ -50,8 +50,7 @@ async def run(settings: Settings) -> Result:
     quiet = Tenant("quiet", secrets.token_hex(32))
     abuser = Tenant("abuser", secrets.token_hex(32))
     async with Stage(tenants=[quiet, abuser]) as stage:
-        with stage.mongo_client() as client:
-            backlog = load(client, settings.backlog(BACKLOG, 50_000, 2_000))
+        backlog = load(stage.mongo_client(), settings.backlog(BACKLOG, 50_000, 2_000))
         place = Place(stage, backlog, settings, quiet.key, abuser.key)
         for number in range(settings.runs):
             for name in chosen:
@@ -167,7 +166,6 @@ def _result(settings: Settings, sides: dict[str, Measured], alone: dict[str, Mea
         figures[f"{name}_loop_lag_p99_ms"] = sides[name].medians["loop_lag_p99_ms"]
         targets.append(Target(figure, "at_most", limit_ms(alternative[figure]), figures[figure]))
     return Result(
-        "abuse",
         f"abuse: a tenant with {RATE} events/s, and what an abusive one does to its latency ({main})",
         "beside the abusive tenant",
         "alone",

@@ -50,17 +50,18 @@ def order(number: int, padding: str) -> dict[str, Any]:
 
 
 def load(client: MongoClient[dict[str, Any]], count: int) -> Backlog:
-    """Insert `count` documents and return where their events are."""
+    """Insert `count` documents and return where their events are. Closes the client."""
     progress(f"loading {count:,} events")
-    padding = find_padding(client)
-    start = operation_time(client)
-    orders = client[DATABASE].get_collection(COLLECTION, write_concern=WriteConcern(1))
-    for first in range(0, count, _INSERT_BATCH):
-        numbers = range(FIRST_ID + first, FIRST_ID + min(first + _INSERT_BATCH, count))
-        orders.insert_many([order(number, padding) for number in numbers], ordered=True)
-    # A majority write after them: writes that are not majority-committed do not appear in a change stream yet.
-    client[DATABASE].get_collection("marks", write_concern=WriteConcern("majority")).insert_one({})
-    sizes = [len(raw) for raw in _events(client, COLLECTION, start, min(count, 1_000))]
+    with client:
+        padding = find_padding(client)
+        start = operation_time(client)
+        orders = client[DATABASE].get_collection(COLLECTION, write_concern=WriteConcern(1))
+        for first in range(0, count, _INSERT_BATCH):
+            numbers = range(FIRST_ID + first, FIRST_ID + min(first + _INSERT_BATCH, count))
+            orders.insert_many([order(number, padding) for number in numbers], ordered=True)
+        # A majority write after them: writes that are not majority-committed do not appear in a change stream yet.
+        client[DATABASE].get_collection("marks", write_concern=WriteConcern("majority")).insert_one({})
+        sizes = [len(raw) for raw in _events(client, COLLECTION, start, min(count, 1_000))]
     return Backlog(start, count, sum(sizes) / len(sizes), padding)
 
 

@@ -38,7 +38,7 @@ async def run(settings: Settings) -> Result:
     fast: list[Figures] = []
     async with Stage(oplog_mb=settings.size(OPLOG_MB, 2048, 512)) as stage:
         with stage.mongo_client() as client:
-            backlog = load(client, settings.backlog(EVENTS, 800_000, 20_000))
+            backlog = load(stage.mongo_client(), settings.backlog(EVENTS, 800_000, 20_000))
             for number in range(settings.runs):
                 slow.append(await _watched(stage, client, seconds, rate))
                 fast.append(await _watched(stage, client, seconds, 0))
@@ -47,7 +47,6 @@ async def run(settings: Settings) -> Result:
     figures = medians(slow)
     ahead = median_ratio([each["mongodb_events"] for each in slow], [max(1.0, each["rows"]) for each in slow])
     return Result(
-        "backpressure",
         f"backpressure: a Spark sink of {rate:,} rows/s before a backlog of {backlog.count:,} events, for {seconds} s",
         "slow sink",
         "no limit",

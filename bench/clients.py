@@ -51,8 +51,7 @@ async def run(settings: Settings) -> Result:
     python: list[Figures] = []
     others: dict[str, list[Figures]] = {name: [] for name in chosen}
     async with Stage() as stage:
-        with stage.mongo_client() as client:
-            backlog = load(client, count)
+        backlog = load(stage.mongo_client(), count)
         contest = Contest(stage, backlog)
         for number in range(settings.runs):
             python.append(_kept((await contest.by_feedmux("events", 1)).figures))
@@ -65,7 +64,6 @@ async def run(settings: Settings) -> Result:
     ratios = {name: median_ratio(_rates(readings), _rates(python)) for name, readings in others.items()}
     slowest = min(ratios.values())
     return Result(
-        "clients",
         f"clients: one loop over a backlog of {count:,} events of {backlog.event_bytes:.0f} bytes, decoded and acked",
         "the client named",
         "the Python client",

@@ -47,7 +47,6 @@ async def run(settings: Settings) -> Result:
     rates = [[each["redis_commands_per_s"] for each in side] for side in (fast, slow)]
     ratio = median_ratio(*rates)
     return Result(
-        "commit",
         f"commit: {subscribers} subscriptions that ack every batch, for {seconds} s",
         f"{FAST_RATE * subscribers // SUBSCRIBERS:,} acked events/s",
         f"{SLOW_RATE * subscribers // SUBSCRIBERS:,} acked events/s",

@@ -18,8 +18,7 @@ async def run(settings: Settings) -> Result:
     inline: list[Reading] = []
     theirs: list[Reading] = []
     async with Stage() as stage:
-        with stage.mongo_client() as client:
-            backlog = load(client, count)
+        backlog = load(stage.mongo_client(), count)
         contest = Contest(stage, backlog)
         for number in range(settings.runs):
             ours.append(await contest.by_feedmux("batches", readers))
@@ -33,7 +32,6 @@ async def run(settings: Settings) -> Result:
     alternative.pop("server_cpu_us_per_event")
     ratio = median_ratio([each.figures["events_per_s"] for each in ours], [t.figures["events_per_s"] for t in theirs])
     return Result(
-        "fanout",
         f"fanout: {readers} readers of one backlog of {count:,} events of {backlog.event_bytes:.0f} bytes",
         "feedmux, durable, raw batches, acked",
         f"{readers} × watch(), raw",

@@ -22,16 +22,14 @@ async def run(settings: Settings) -> Result:
     drained: list[Figures] = []
     ordinary: list[Figures] = []
     async with Stage() as stage:
-        with stage.mongo_client() as client:
-            works = Works(stage, load(client, settings.backlog(EVENTS, 5_000, 200), keys))
+        works = Works(stage, load(stage.mongo_client(), settings.backlog(EVENTS, 5_000, 200), keys))
         for number in range(settings.runs):
             many.append(await works.in_group(members, WORK_S))
             one.append(await works.in_group(1, WORK_S))
             shown = [f"{each[-1]['events_per_s']:,.0f}" for each in (many, one)]
             progress(f"run {number + 1}: {members} members {shown[0]}, one {shown[1]} events/s")
     async with Stage() as stage:
-        with stage.mongo_client() as client:
-            works = Works(stage, load(client, settings.backlog(BACKLOG_EVENTS, 20_000, 200), keys))
+        works = Works(stage, load(stage.mongo_client(), settings.backlog(BACKLOG_EVENTS, 20_000, 200), keys))
         for number in range(settings.runs):
             drained.append(await works.in_group(members))
             ordinary.append(await works.alone())
@@ -45,7 +43,6 @@ async def run(settings: Settings) -> Result:
     figures["group_server_cpu_us_per_event"] = extra_us
     ratio = median_ratio([each["events_per_s"] for each in many], [each["events_per_s"] for each in one])
     return Result(
-        "group",
         f"group: {members} members with {WORK_S * 1000:.0f} ms of work for each event of {keys:,} documents",
         f"{members} members",
         "1 member",

@@ -88,7 +88,6 @@ async def run(settings: Settings) -> Result:
         f"guest_{name}": value for name, value in medians(guests).items() if name in ("p50_ms", "p99_ms")
     }
     return Result(
-        "group-held-key",
         f"group-held-key: {members} members, {RATE} changes/s of {KEYS:,} documents for {seconds} s",
         f"{HELD} keys held",
         "none held",

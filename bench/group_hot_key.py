@@ -15,8 +15,7 @@ async def run(settings: Settings) -> Result:
     group: list[Figures] = []
     ordinary: list[Figures] = []
     async with Stage() as stage:
-        with stage.mongo_client() as client:
-            works = Works(stage, load(client, settings.backlog(EVENTS, 20_000, 400), keys=1))
+        works = Works(stage, load(stage.mongo_client(), settings.backlog(EVENTS, 20_000, 400), keys=1))
         for number in range(settings.runs):
             group.append(await works.in_group(members, window_events=WINDOW_EVENTS))
             ordinary.append(await works.alone())
@@ -24,7 +23,6 @@ async def run(settings: Settings) -> Result:
             progress(f"run {number + 1}: group {shown[0]}, without a group {shown[1]} events/s")
     figures, alternative = medians(group), medians(ordinary)
     return Result(
-        "group-hot-key",
         f"group-hot-key: {members} members, every event of one document",
         f"{members} members",
         "an ordinary subscription",

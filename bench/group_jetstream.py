@@ -56,8 +56,7 @@ async def run(settings: Settings) -> Result:
     ours: list[Figures] = []
     theirs: list[Figures] = []
     async with Stage() as stage, _jetstream() as (server, url):
-        with stage.mongo_client() as client:
-            backlog = load(client, count, keys)
+        backlog = load(stage.mongo_client(), count, keys)
         works = Works(stage, backlog)
         await _publish(url, count, keys, backlog.padding)
         for number in range(settings.runs):
@@ -67,7 +66,6 @@ async def run(settings: Settings) -> Result:
             progress(f"run {number + 1}: a group {shown[0]}, JetStream {shown[1]} events/s")
     ratio = median_ratio(*([each["events_per_s"] for each in side] for side in (ours, theirs)))
     return Result(
-        "group-jetstream",
         f"group-jetstream: {members} processes share a backlog of {count:,} events and settle each",
         "a group, in order per document",
         "NATS JetStream, in no order",

@@ -107,7 +107,6 @@ async def run(settings: Settings) -> Result:
     figures = medians(runs)
     each_kb = figures["kib_per_subscription"] * 1.024
     return Result(
-        "idle",
         f"idle: {count:,} idle durable subscriptions of one feed over {seconds} s of heartbeats",
         "feedmux",
         "direct watch(), by count",

@@ -73,7 +73,6 @@ async def run(settings: Settings) -> Result:
             progress(f"run {number + 1}: feedmux {shown[0]}; watch() {shown[1]}")
     figures, alternative = medians(ours), medians(theirs)
     return Result(
-        "latency",
         f"latency: {rate:,} inserts/s for {seconds} s, {followers} readers, from before the insert to the document",
         "feedmux, durable, acked",
         "pymongo watch(), dicts",

@@ -46,16 +46,17 @@ class Done:
 
 
 def load(client: MongoClient[dict[str, Any]], count: int, keys: int) -> Backlog:
-    """Replace `keys` documents in turn, `count` times in all; the field `quantity` counts."""
+    """Replace `keys` documents in turn, `count` times in all; the field `quantity` counts. Closes the client."""
     progress(f"writing {count:,} events of {keys:,} documents")
-    padding = find_padding(client)
-    start = operation_time(client)
-    orders = client[DATABASE].get_collection(COLLECTION, write_concern=WriteConcern(1))
-    for first in range(0, count, _WRITE_BATCH):
-        numbers = range(first, min(first + _WRITE_BATCH, count))
-        documents = [order(FIRST_ID + number % keys, padding) | {"quantity": number} for number in numbers]
-        orders.bulk_write([ReplaceOne({"_id": each["_id"]}, each, upsert=True) for each in documents])
-    client[DATABASE].get_collection("marks", write_concern=WriteConcern("majority")).insert_one({})
+    with client:
+        padding = find_padding(client)
+        start = operation_time(client)
+        orders = client[DATABASE].get_collection(COLLECTION, write_concern=WriteConcern(1))
+        for first in range(0, count, _WRITE_BATCH):
+            numbers = range(first, min(first + _WRITE_BATCH, count))
+            documents = [order(FIRST_ID + number % keys, padding) | {"quantity": number} for number in numbers]
+            orders.bulk_write([ReplaceOne({"_id": each["_id"]}, each, upsert=True) for each in documents])
+        client[DATABASE].get_collection("marks", write_concern=WriteConcern("majority")).insert_one({})
     return Backlog(start, count, 0, padding)
 
 

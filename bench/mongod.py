@@ -17,8 +17,7 @@ async def run(settings: Settings) -> Result:
     one: list[Reading] = []
     direct: list[Reading] = []
     async with Stage() as stage:
-        with stage.mongo_client() as client:
-            backlog = load(client, count)
+        backlog = load(stage.mongo_client(), count)
         contest = Contest(stage, backlog)
         await contest.by_feedmux("batches", 1)  # the oplog comes into mongod's cache
         for number in range(settings.runs):
@@ -36,7 +35,6 @@ async def run(settings: Settings) -> Result:
     cpu_of_direct_s = medians([each.figures for each in direct])["mongod_cpu_us_per_event"] * count / 1e6
     figures[f"{readers}_direct_watch_mongod_cpu_s"] = cpu_of_direct_s * readers
     return Result(
-        "mongod",
         f"mongod: its CPU while a backlog of {count:,} events of {backlog.event_bytes:.0f} bytes is read",
         f"{readers} subscribers",
         "1 subscriber",

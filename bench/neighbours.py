@@ -29,8 +29,7 @@ async def run(settings: Settings) -> Result:
     beside: list[Figures] = []
     alone: list[Figures] = []
     async with Stage(tenants=[quiet, *noisy]) as stage:
-        with stage.mongo_client() as client:
-            backlog = load(client, settings.backlog(BACKLOG, 50_000, 2_000))
+        backlog = load(stage.mongo_client(), settings.backlog(BACKLOG, 50_000, 2_000))
         live = Live(stage, backlog.padding, RATE, seconds, backlog.last_id + 1, quiet.key)
         neighbours = [Neighbour(tenant.key, kind) for tenant, kind in zip(noisy, NOISY, strict=True)]
         noises = [Noise(stage.endpoint, backlog.start, neighbours[number::PROCESSES]) for number in range(PROCESSES)]
@@ -48,7 +47,6 @@ async def run(settings: Settings) -> Result:
     figures, alternative = medians(beside), medians(alone)
     ratio = median_ratio([each["p99_ms"] for each in beside], [each["p99_ms"] for each in alone])
     return Result(
-        "neighbours",
         f"neighbours: a tenant with {RATE} events/s for {seconds} s, and what nine others do to its latency",
         f"beside {len(NOISY)} noisy tenants",
         "alone",

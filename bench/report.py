@@ -30,8 +30,8 @@ class Target:
 class Result:
     """The result of a benchmark."""
 
-    name: str
     title: str
+    """The name, and what was measured."""
     ours: str
     """The heading of the column of `figures`."""
     theirs: str
@@ -50,7 +50,7 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "name": self.name,
+            "name": self.title.partition(":")[0],
             "figures": {name: _rounded(value) for name, value in self.figures.items()},
             "alternative": {name: _rounded(value) for name, value in self.alternative.items()},
             "ratio": _rounded(self.ratio),

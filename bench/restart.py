@@ -24,7 +24,7 @@ async def run(settings: Settings) -> Result:
     runs: list[dict[str, float]] = []
     async with Stage() as stage:
         with stage.mongo_client() as client:
-            backlog = load(client, count)
+            backlog = load(stage.mongo_client(), count)
             for number in range(settings.runs):
                 runs.append(await _once(stage, client, backlog, subscribers, number))
                 progress(
@@ -34,7 +34,6 @@ async def run(settings: Settings) -> Result:
     figures = medians(runs)
     ratio = figures["events_from_mongod"] / count
     return Result(
-        "restart",
         f"restart: {subscribers} subscribers reconnect, their positions spread over the last {count:,} events",
         "feedmux",
         "direct watch(), by count",

@@ -52,7 +52,6 @@ async def run(settings: Settings) -> Result:
     figures, alternative = medians(many), medians(few)
     ratio = median_ratio([_sum(each) for each in many], [_sum(each) for each in few])
     return Result(
-        "scale",
         "scale: milliseconds that one step holds the event loop",
         f"{feeds:,} feeds",
         f"{FEW_FEEDS} feeds",

@@ -14,8 +14,7 @@ async def run(settings: Settings) -> Result:
     ours: list[Reading] = []
     theirs: list[Reading] = []
     async with Stage() as stage:
-        with stage.mongo_client() as client:
-            backlog = load(client, count)
+        backlog = load(stage.mongo_client(), count)
         contest = Contest(stage, backlog)
         for number in range(settings.runs):
             ours.append(await contest.by_feedmux("events", 1))
@@ -28,7 +27,6 @@ async def run(settings: Settings) -> Result:
     alternative.pop("server_cpu_us_per_event")
     ratio = median_ratio([1 / each.elapsed_s for each in ours], [1 / each.elapsed_s for each in theirs])
     return Result(
-        "single",
         f"single: one loop over a backlog of {count:,} events of {backlog.event_bytes:.0f} bytes",
         "feedmux, .document and ack",
         "pymongo watch(), dicts",

@@ -25,8 +25,7 @@ async def run(settings: Settings) -> Result:
     none: list[Figures] = []
     # There are no readers between the runs, but the stream and its full ring have to stay.
     async with Stage({"unused_stream_s": _KEEP_S}) as stage:
-        with stage.mongo_client() as client:
-            backlog = load(client, settings.backlog(RING_EVENTS, RING_EVENTS, 2_000))
+        backlog = load(stage.mongo_client(), settings.backlog(RING_EVENTS, RING_EVENTS, 2_000))
         await Contest(stage, backlog).by_feedmux("batches", 1, comment=_COMMENT)
         live = Live(stage, backlog.padding, rate, seconds, backlog.last_id + 1)
         for number in range(settings.runs):
@@ -37,7 +36,6 @@ async def run(settings: Settings) -> Result:
     figures, alternative = medians(stopped), medians(none)
     ratio = median_ratio([each["p99_ms"] for each in stopped], [each["p99_ms"] for each in none])
     return Result(
-        "slow",
         f"slow: {followers} subscribers at {rate:,} events/s for {seconds} s",
         f"1 stopped, the other {followers - 1}",
         f"none stopped, the same {followers - 1}",

@@ -41,7 +41,6 @@ async def run(settings: Settings) -> Result:
     }  # fmt: skip
     ratio, cpu = min(ratios.values()), "server_cpu_us_per_document_500_b"
     return Result(
-        "snapshot",
         "snapshot: a copy of "
         + ", ".join(f"{each.count:,} documents of {each.size_bytes:,} bytes" for each in collections.values()),
         "feedmux, durable, raw, acked",

@@ -36,7 +36,6 @@ async def run(settings: Settings) -> Result:
     rates = [[each["documents_per_s_500_b"] for each in side] for side in (ours, theirs)]
     ratio = median_ratio(*rates)
     return Result(
-        "snapshot-debezium",
         f"snapshot-debezium: a copy of {documents.count:,} documents of {documents.size_bytes:,} bytes",
         "feedmux, durable, raw, acked",
         "Debezium's engine, undecoded",

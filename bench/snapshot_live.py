@@ -37,7 +37,6 @@ async def run(settings: Settings) -> Result:
             progress(f"run {number + 1}: beside {copies} copies {shown[0]}, alone {shown[1]}")
     ratio = median_ratio([each["p99_ms"] for each in beside], [each["p99_ms"] for each in alone])
     return Result(
-        "snapshot-live",
         f"snapshot-live: a subscriber at {RATE} events/s for {seconds} s, copies of {documents.count:,} documents",
         f"beside {copies} copies",
         "alone",

@@ -46,7 +46,7 @@ async def run(settings: Settings) -> Result:
     count = settings.backlog(EVENTS, 100_000, 2_000)
     async with Stage() as stage:
         with stage.mongo_client() as client:
-            backlog = load(client, count)
+            backlog = load(stage.mongo_client(), count)
             end = operation_time(client)
             warm_start = _warm(client, backlog)
         task = Task(
@@ -116,7 +116,6 @@ def _result(backlog: Backlog, measured: Sequence[Measured], note: str) -> Result
     ratios = {kind: _ratio(runs, kind) for kind in compared}
     targets += [Target(f"{_name(kind)}_ratio", "at_least", 1.0, ratio) for kind, ratio in ratios.items()]
     return Result(
-        "spark",
         f"spark: a backlog of {backlog.count:,} events of {backlog.event_bytes:.0f} bytes through PySpark, local[2]",
         "feedmux",
         "MongoDB's connector" if compared else "without Spark",

@@ -43,8 +43,7 @@ async def run(settings: Settings) -> Result:
     seconds = settings.size(SECONDS, 5, 1)
     readers = settings.size(READERS, READERS, 4)
     async with Stage() as stage:
-        with stage.mongo_client() as client:
-            backlog = load(client, count)
+        backlog = load(stage.mongo_client(), count)
         contest = Contest(stage, backlog)
         live = Live(stage, backlog.padding, RATE, seconds, FIRST_ID + _APART)
 
@@ -59,7 +58,6 @@ async def run(settings: Settings) -> Result:
         live_on, live_off = await _pairs(stage, "live", follow, pairs)
     ratios = {"backlog_ratio": median_ratio(on, off), "live_ratio": median_ratio(live_on, live_off)}
     return Result(
-        "telemetry",
         f"telemetry: {readers} readers of {count:,} events, and of {RATE:,}/s for {seconds} s",
         f"metrics on, read every {SCRAPE_EVERY_S:g} s",
         "off",

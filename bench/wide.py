@@ -314,7 +314,6 @@ async def run(settings: Settings) -> Result:
     figures, alternative = medians(ours), medians(theirs)
     ratio = alternative["all_watch_extrapolated"] / max(figures["change_streams_cpu_per_s"], 1e-3)
     return Result(
-        "wide",
         f"wide: {count:,} collections, a subscriber each, {rate:,} writes/s over all of them",
         "feedmux",
         "watch()",
