@@ -3,8 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -33,6 +33,22 @@ def playing(*messages: pb.SubscribeResponse) -> Script:
     return play(joined(), *messages)
 
 
+@asynccontextmanager
+async def at_work(
+    handle: Callable[[feedmux.MemberEvent], Awaitable[None]],
+    *messages: pb.SubscribeResponse,
+    session: dict[str, Any] | None = None,
+    **options: Any,
+) -> AsyncIterator[Call]:
+    """The call of a member that runs a handler, and closes in the end."""
+    async with serving(playing(*messages)) as (server, client):
+        member = client.subscription("s").join(**session or {})
+        running = asyncio.create_task(member.run(handle, **options))
+        yield await server.call(0)
+        await member.close()
+        await running
+
+
 def number(event: feedmux.MemberEvent) -> int:
     found: int = event.document["n"]
     return found
@@ -55,22 +71,17 @@ async def test_run_acks_fails_and_rejects_and_keeps_the_order_of_a_run() -> None
             case 6:
                 raise ValueError("x" * 2000)
 
-    async with serving(playing(runs(1, [1, 2, 3, 4], [5], [6], [7]))) as (server, client):
-        member = client.subscription("s").join()
-        running = asyncio.create_task(member.run(handle, concurrency=2))
-        call = await server.call(0)
+    async with at_work(handle, runs(1, [1, 2, 3, 4], [5], [6], [7]), concurrency=2) as call:
         await call.until_settled(1, 2, 7)
         await call.until(lambda c: len(c.failed) == 3)
-        await member.close()
-        await running
-        assert sorted(seen) == [1, 2, 3, 5, 6, 7]
-        assert [each for each in seen if each < 5] == [1, 2, 3], "4 was returned with 3"
-        assert call.settled == {1, 2, 7}
-        assert (call.failed[3].reason, call.failed[3].retry_after.ToMilliseconds()) == ("later", 1500)
-        assert (call.failed[5].reason, call.failed[5].reject) == ("never", True)
-        assert call.failed[6].reason.startswith("ValueError: xxx")
-        assert len(call.failed[6].reason) == 1024
-        assert call.closed
+    assert sorted(seen) == [1, 2, 3, 5, 6, 7]
+    assert [each for each in seen if each < 5] == [1, 2, 3], "4 was returned with 3"
+    assert call.settled == {1, 2, 7}
+    assert (call.failed[3].reason, call.failed[3].retry_after.ToMilliseconds()) == ("later", 1500)
+    assert (call.failed[5].reason, call.failed[5].reject) == ("never", True)
+    assert call.failed[6].reason.startswith("ValueError: xxx")
+    assert len(call.failed[6].reason) == 1024
+    assert call.closed
 
 
 async def test_the_next_host_is_told_and_asked_without_long_delays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,10 +231,8 @@ async def test_reports_are_gathered_but_not_for_long() -> None:
         begun.append(asyncio.get_running_loop().create_future())
         await begun[-1]
 
-    async with serving(playing(runs(1, *([each] for each in range(1, 65))))) as (server, client):
-        member = client.subscription("s").join(ack_interval_s=3600)
-        running = asyncio.create_task(member.run(handle, concurrency=64))
-        call = await server.call(0)
+    messages, session = runs(1, *([each] for each in range(1, 65))), {"ack_interval_s": 3600}
+    async with at_work(handle, messages, session=session, concurrency=64) as call:
         while len(begun) < 64:
             await asyncio.sleep(0.01)
         begun[0].set_result(None)
@@ -238,8 +247,6 @@ async def test_reports_are_gathered_but_not_for_long() -> None:
         for each in begun[17:]:
             each.set_result(None)
         await call.until_settled(*range(1, 65))
-        await member.close()
-        await running
 
 
 async def test_handlers_that_never_wait_let_other_tasks_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,15 +278,10 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_its_event_returned
                 cancelled.append(1)
                 raise
 
-    async with serving(playing(runs(1, [1, 2], [3]))) as (server, client):
-        member = client.subscription("s").join()
-        running = asyncio.create_task(member.run(handle, concurrency=1, timeout_s=0.05))
-        call = await server.call(0)
+    async with at_work(handle, runs(1, [1, 2], [3]), concurrency=1, timeout_s=0.05) as call:
         await call.until_settled(3)
         assert call.failed[1].reason == "the handler has not ended within 0.05 s"
         assert cancelled == [1]
-        await member.close()
-        await running
 
 
 async def test_run_ends_when_all_handlers_are_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,17 +381,12 @@ async def test_a_handler_that_is_cancelled_has_failed_and_others_go_on(
         async with asyncio.TaskGroup():  # notices whether its task was cancelled
             await asyncio.sleep(0)
 
-    async with serving(playing(runs(1, [1, 2], [3], [4, 5]))) as (server, client):
-        member = client.subscription("s").join()
-        running = asyncio.create_task(member.run(handle, concurrency=1, timeout_s=timeout_s))
-        call = await server.call(0)
+    async with at_work(handle, runs(1, [1, 2], [3], [4, 5]), concurrency=1, timeout_s=timeout_s) as call:
         await call.until(lambda call: len(call.settled) + len(call.failed) == 5)
         assert seen == [1, 2, 3, 4, 5]
         assert [each.reason for each in call.failed.values()] == reasons
         assert sum("attempt 1 of an event failed" in each for each in warnings_of(caplog)) == len(reasons)
-        await member.close()
-        await running
-        assert call.closed
+    assert call.closed
 
 
 async def test_tasks_of_handlers_that_are_cancelled_lose_no_event() -> None:
@@ -402,19 +399,14 @@ async def test_tasks_of_handlers_that_are_cancelled_lose_no_event() -> None:
         tasks.add(asyncio.current_task())
         await asyncio.sleep(0)
 
-    async with serving(playing(runs(1, *([each] for each in range(1, 41))))) as (server, client):
-        member = client.subscription("s").join()
-        running = asyncio.create_task(member.run(handle, concurrency=3))
+    async with at_work(handle, runs(1, *([each] for each in range(1, 41))), concurrency=3) as call:
         await begun.wait()
-        call = await server.call(0)
         while len(call.settled) + len(call.failed) < 40:
             for task in asyncio.all_tasks():
                 if task.get_name() == "feedmux-handler" and task not in tasks:
                     tasks.add(task)
                     task.cancel()
             await asyncio.sleep(0)
-        await member.close()
-        await running
 
 
 async def test_a_handler_that_returns_its_work_settles_nothing() -> None:
