@@ -40,415 +40,305 @@ LEAST: Values = {
     "redis": {"url": "redis://redis:6379/0"},
     "tenants": {"existingConfigMap": "tenants"},
 }
-MATRIX: dict[str, Values] = {
-    "least": {},
-    "trial": {
-        "redis": {"url": "", "bundled": {"enabled": True}},
-        "tenants": {"existingConfigMap": "", "inline": [{"name": "shop", "api_key_hashes": [HASH]}]},
-    },
-    "trial without a volume": {"redis": {"url": "", "bundled": {"enabled": True, "storage": ""}}},
-    "several sources": {
-        "sources": {
-            "main": {"uriSecret": {"name": "mongodb", "key": "uri"}, "id": "set-1"},
-            "orders-eu": {"uriSecret": {"name": "orders", "key": "eu.uri"}},
-        }
-    },
-    "secrets for everything": {
-        "redis": {
-            "url": "",
-            "urlSecret": {"name": "redis", "key": "url"},
-            "username": "feedmux",
-            "keyPrefix": "feedmux-staging",
-            "passwordSecret": {"name": "redis", "key": "password"},
-            "caSecret": "redis-ca",
-        },
-        "tenants": {"existingConfigMap": "", "existingSecret": "tenants"},
-        "tls": {"existingSecret": "feedmux-tls", "clientCaSecret": "clients"},
-        "positions": {"keySecret": {"name": "positions", "key": "position.keys"}},
-        "imagePullSecrets": ["registry"],
-        "envFrom": [{"secretRef": {"name": "more"}}],
-    },
-    "cert-manager": {
-        "tls": {"certManager": {"enabled": True, "issuerRef": {"name": "ca"}, "dnsNames": ["feeds.example.com"]}}
-    },
-    "another issuer": {
-        "tls": {
-            "certManager": {
-                "enabled": True,
-                "issuerRef": {"group": "awspca.cert-manager.io", "kind": "AWSPCAClusterIssuer", "name": "ca"},
-            }
-        }
-    },
-    "a large service": {
-        "fullnameOverride": "feeds",
-        "image": {"repository": "registry.example.com/feedmux", "digest": "sha256:" + "0" * 64},
-        "autoscaling": {"enabled": True, "maxReplicas": 20, "sessions": {"enabled": True}},
-        "podDisruptionBudget": {"maxUnavailable": "25%"},
-        "operator": {"keyHashes": [HASH], "service": True},
-        "service": {
-            "type": "LoadBalancer",
-            "port": 443,
-            "nodePort": 30443,
-            "annotations": {"cloud": "internal"},
-            "labels": {"exposed": "yes"},
-            "loadBalancerClass": "example.com/internal",
-            "loadBalancerSourceRanges": ["10.0.0.0/8", "fd00::/8"],
-            "externalTrafficPolicy": "Local",
-            "internalTrafficPolicy": "Cluster",
-        },
-        "metrics": {
-            "enabled": True,
-            "serviceMonitor": {
-                "enabled": True,
-                "labels": {"release": "prometheus"},
-                "namespace": "monitoring",
-                "interval": "1m30s",
-                "scrapeTimeout": "90s",
-                "relabelings": [{"action": "replace", "targetLabel": "cluster", "replacement": "eu"}],
-                "metricRelabelings": [{"action": "drop", "sourceLabels": ["__name__"], "regex": "python_.*"}],
-            },
-            "prometheusRule": {"enabled": True},
-            "dashboard": {"enabled": True},
-        },
-        "networkPolicy": {
-            "clients": [{"namespaceSelector": {"matchLabels": {"feeds": "yes"}}}],
-            "operators": [{"podSelector": {"matchLabels": {"app": "console"}}}],
-            "egress": [{"ports": [27017], "to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
-        },
-        "config": {"limits": {"memory_bytes": 4 << 30, "drain_delay_s": 20}, "log": {"level": "warning"}},
-        "resources": {"limits": {"memory": "7Gi"}},
-        "drain": {"delaySeconds": 10, "seconds": 60},
-        "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}],
-        "nodeSelector": {"pool": "feeds"},
-        "tolerations": [{"key": "feeds", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {}},
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
-        ],
-        "podLabels": {"team": "data"},
-        "podAnnotations": {"note": "1"},
-        "priorityClassName": "high",
-        "serviceAccount": {"annotations": {"role": "feeds"}},
-        "commonLabels": {"team": "data"},
-    },
-    "KEDA": {
-        "metrics": {"enabled": True},
-        "autoscaling": {
-            "minReplicas": 3,
-            "maxReplicas": 9,
-            "keda": {
-                "enabled": True,
-                "serverAddress": "https://prometheus.monitoring:9090",
-                "threshold": 1500,
-                "authentication": {"name": "prometheus", "modes": "bearer"},
-            },
-        },
-        "podDisruptionBudget": {"maxUnavailable": "", "minAvailable": 2},
-    },
-    "a budget by what stays": {
-        "replicas": 4,
-        "podDisruptionBudget": {
-            "maxUnavailable": "",
-            "minAvailable": 3,
-            "unhealthyPodEvictionPolicy": "IfHealthyBudget",
-        },
-    },
-    "routes": {
-        "service": {"port": 443},
-        "grpcRoute": {
-            "enabled": True,
-            "parentRefs": [{"name": "public", "namespace": "gateways", "sectionName": "grpc"}],
-            "hostnames": ["feeds.example.com", "*.feeds.example.com"],
-            "annotations": {"note": "1"},
-        },
-        "ingress": {
-            "enabled": True,
-            "className": "nginx",
-            "annotations": {"nginx.ingress.kubernetes.io/backend-protocol": "GRPC"},
-            "hosts": ["feeds.example.com", "*.feeds.example.com"],
-            "tls": [{"secretName": "feeds-tls", "hosts": ["feeds.example.com"]}],
-        },
-    },
-    "sources with TLS": {
-        "sources": {
-            "main": {
-                "uriSecret": {"name": "mongodb", "key": "uri"},
-                "caSecret": "mongodb-ca",
-                "certificateSecret": {"name": "mongodb-client", "key": "tls-combined.pem"},
-            },
-            "orders-eu": {"uriSecret": {"name": "orders", "key": "uri"}, "caSecret": "orders-ca"},
-            "plain": {
-                "uriSecret": {"name": "plain", "key": "uri"},
-                "caSecret": "",
-                "certificateSecret": {"name": "", "key": ""},
-            },
-        }
-    },
-    "more volumes": {
-        "extraVolumes": [
-            {"name": "jwks", "configMap": {"name": "jwks"}},
-            {"name": "redis-client", "secret": {"secretName": "redis-client"}},
-        ],
-        "extraVolumeMounts": [
-            {"name": "jwks", "mountPath": "/etc/jwks", "readOnly": True},
-            {"name": "redis-client", "mountPath": "/etc/redis-client", "readOnly": True},
-        ],
-        "initContainers": [
-            {
-                "name": "keys",
-                "image": "sidecar:1",
-                "restartPolicy": "Always",
-                "volumeMounts": [{"name": "jwks", "mountPath": "/jwks"}],
-                "resources": {"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}},
-            }
-        ],
-        "config": {"jwt": {"issuer": "https://id", "audience": "feedmux", "jwks_file": "/etc/jwks/jwks.json"}},
-        "env": [
-            {"name": "FEEDMUX_REDIS__CERTIFICATE_FILE", "value": "/etc/redis-client/tls.crt"},
-            {"name": "FEEDMUX_REDIS__KEY_FILE", "value": "/etc/redis-client/tls.key"},
-        ],
-    },
-    "bare": {
-        "networkPolicy": {"enabled": False},
-        "tls": {"acceptPlaintext": True},
-        "podDisruptionBudget": {"enabled": False},
-        "replicas": 1,
-        "nameOverride": "changes",
-        "drain": {"delaySeconds": 0},
-        "serviceAccount": {"create": False, "name": "existing"},
-    },
-    "small": {
-        "config": {
-            "limits": {"memory_bytes": 64 << 20, "retained_bytes": 16 << 20, "sessions": 100, "connections": 100}
-        },
-        "resources": {"requests": {"memory": "0.25Gi", "cpu": 0.5}, "limits": {"memory": 536870912, "cpu": "1.5"}},
-        "imagePullSecrets": ["registry", {"name": "registry"}],
-    },
+MATRIX: dict[str, Values] = yaml.safe_load(
+    """
+least: {}
+trial:
+  redis: {url: "", bundled: {enabled: true}}
+  tenants: {existingConfigMap: "", inline: [{name: shop, api_key_hashes: [HASH]}]}
+trial without a volume: {redis: {url: "", bundled: {enabled: true, storage: ""}}}
+several sources:
+  sources:
+    main: {uriSecret: {name: mongodb, key: uri}, id: set-1}
+    orders-eu: {uriSecret: {name: orders, key: eu.uri}}
+secrets for everything:
+  redis:
+    url: ""
+    urlSecret: {name: redis, key: url}
+    username: feedmux
+    keyPrefix: feedmux-staging
+    passwordSecret: {name: redis, key: password}
+    caSecret: redis-ca
+  tenants: {existingConfigMap: "", existingSecret: tenants}
+  tls: {existingSecret: feedmux-tls, clientCaSecret: clients}
+  positions: {keySecret: {name: positions, key: position.keys}}
+  imagePullSecrets: [registry]
+  envFrom: [{secretRef: {name: more}}]
+cert-manager: {tls: {certManager: {enabled: true, issuerRef: {name: ca}, dnsNames: [feeds.example.com]}}}
+another issuer:
+  tls: {certManager: {enabled: true, issuerRef: {group: awspca.cert-manager.io, kind: AWSPCAClusterIssuer, name: ca}}}
+a large service:
+  fullnameOverride: feeds
+  image:
+    repository: registry.example.com/feedmux
+    digest: sha256:0000000000000000000000000000000000000000000000000000000000000000
+  autoscaling: {enabled: true, maxReplicas: 20, sessions: {enabled: true}}
+  podDisruptionBudget: {maxUnavailable: 25%}
+  operator: {keyHashes: [HASH], service: true}
+  service:
+    type: LoadBalancer
+    port: 443
+    nodePort: 30443
+    annotations: {cloud: internal}
+    labels: {exposed: "yes"}
+    loadBalancerClass: example.com/internal
+    loadBalancerSourceRanges: [10.0.0.0/8, fd00::/8]
+    externalTrafficPolicy: Local
+    internalTrafficPolicy: Cluster
+  metrics:
+    enabled: true
+    serviceMonitor:
+      enabled: true
+      labels: {release: prometheus}
+      namespace: monitoring
+      interval: 1m30s
+      scrapeTimeout: 90s
+      relabelings: [{action: replace, targetLabel: cluster, replacement: eu}]
+      metricRelabelings: [{action: drop, sourceLabels: [__name__], regex: python_.*}]
+    prometheusRule: {enabled: true}
+    dashboard: {enabled: true}
+  networkPolicy:
+    clients: [{namespaceSelector: {matchLabels: {feeds: "yes"}}}]
+    operators: [{podSelector: {matchLabels: {app: console}}}]
+    egress: [{ports: [27017], to: [{ipBlock: {cidr: 10.0.0.0/8}}]}]
+  config: {limits: {memory_bytes: 4294967296, drain_delay_s: 20}, log: {level: warning}}
+  resources: {limits: {memory: 7Gi}}
+  drain: {delaySeconds: 10, seconds: 60}
+  env: [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: http://collector:4317}]
+  nodeSelector: {pool: feeds}
+  tolerations: [{key: feeds, operator: Exists}]
+  affinity: {nodeAffinity: {}}
+  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule, labelSelector: {}}]
+  podLabels: {team: data}
+  podAnnotations: {note: "1"}
+  priorityClassName: high
+  serviceAccount: {annotations: {role: feeds}}
+  commonLabels: {team: data}
+KEDA:
+  metrics: {enabled: true}
+  autoscaling:
+    minReplicas: 3
+    maxReplicas: 9
+    keda:
+      enabled: true
+      serverAddress: https://prometheus.monitoring:9090
+      threshold: 1500
+      authentication: {name: prometheus, modes: bearer}
+  podDisruptionBudget: {maxUnavailable: "", minAvailable: 2}
+a budget by what stays:
+  replicas: 4
+  podDisruptionBudget: {maxUnavailable: "", minAvailable: 3, unhealthyPodEvictionPolicy: IfHealthyBudget}
+routes:
+  service: {port: 443}
+  grpcRoute:
+    enabled: true
+    parentRefs: [{name: public, namespace: gateways, sectionName: grpc}]
+    hostnames: [feeds.example.com, "*.feeds.example.com"]
+    annotations: {note: "1"}
+  ingress:
+    enabled: true
+    className: nginx
+    annotations: {nginx.ingress.kubernetes.io/backend-protocol: GRPC}
+    hosts: [feeds.example.com, "*.feeds.example.com"]
+    tls: [{secretName: feeds-tls, hosts: [feeds.example.com]}]
+sources with TLS:
+  sources:
+    main:
+      uriSecret: {name: mongodb, key: uri}
+      caSecret: mongodb-ca
+      certificateSecret: {name: mongodb-client, key: tls-combined.pem}
+    orders-eu: {uriSecret: {name: orders, key: uri}, caSecret: orders-ca}
+    plain: {uriSecret: {name: plain, key: uri}, caSecret: "", certificateSecret: {name: "", key: ""}}
+more volumes:
+  extraVolumes: [{name: jwks, configMap: {name: jwks}}, {name: redis-client, secret: {secretName: redis-client}}]
+  extraVolumeMounts:
+    - {name: jwks, mountPath: /etc/jwks, readOnly: true}
+    - {name: redis-client, mountPath: /etc/redis-client, readOnly: true}
+  initContainers:
+    - name: keys
+      image: sidecar:1
+      restartPolicy: Always
+      volumeMounts: [{name: jwks, mountPath: /jwks}]
+      resources: {requests: {cpu: 10m}, limits: {memory: 64Mi}}
+  config: {jwt: {issuer: https://id, audience: feedmux, jwks_file: /etc/jwks/jwks.json}}
+  env:
+    - {name: FEEDMUX_REDIS__CERTIFICATE_FILE, value: /etc/redis-client/tls.crt}
+    - {name: FEEDMUX_REDIS__KEY_FILE, value: /etc/redis-client/tls.key}
+bare:
+  networkPolicy: {enabled: false}
+  tls: {acceptPlaintext: true}
+  podDisruptionBudget: {enabled: false}
+  replicas: 1
+  nameOverride: changes
+  drain: {delaySeconds: 0}
+  serviceAccount: {create: false, name: existing}
+small:
+  config: {limits: {memory_bytes: 67108864, retained_bytes: 16777216, sessions: 100, connections: 100}}
+  resources: {requests: {memory: 0.25Gi, cpu: 0.5}, limits: {memory: 536870912, cpu: "1.5"}}
+  imagePullSecrets: [registry, {name: registry}]
+""".replace("HASH", HASH)
+)
+WRONG: dict[str, tuple[Values, str]] = yaml.safe_load(
+    """
+a misspelt value: [{replica: 3}, additional properties 'replica' not allowed]
+a number as text: [{replicas: three}, "'/replicas': got string, want integer"]
+a monitor of a port that is closed: [{metrics: {serviceMonitor: {enabled: true}}}, set metrics.enabled]
+no servers: [{replicas: 0}, minimum]
+a port that is none: [{service: {port: 70000}}, "'/service/port'"]
+a name that is none: [{tls: {existingSecret: My_Secret}}, "'/tls/existingSecret'"]
+a source without a secret: [{sources: {more: {id: x}}}, missing property 'uriSecret']
+a source's name: [{sources: {Main!: {uriSecret: {name: mongodb, key: uri}}}}, Main!]
+a password in place of a hash: [{operator: {keyHashes: [secret]}}, "'/operator/keyHashes/0'"]
+a certificate without a key:
+  [{sources: {main: {certificateSecret: {name: mongodb-client}}}}, "'/sources/main/certificateSecret'"]
+another database: [{redis: {url: mysql://x}}, "redis.url: it is no URL of a known form"]
+a secret without a key: [{redis: {passwordSecret: {name: redis}}}, "'/redis/passwordSecret"]
+a user of the chart's own Redis:
+  [{redis: {url: "", username: feedmux, bundled: {enabled: true}}}, "redis.bundled: it has only the user `default`"]
+an image with its tag: [{image: {repository: registry/feedmux:1}}, "'/image/repository'"]
+an image that is none: [{image: {repository: registry/FeedMux/}}, "'/image/repository'"]
+a tenant without a name: [{tenants: {inline: [{}]}}, missing property 'name']
+a grant that is no list: [{tenants: {inline: [{name: a, grants: {database: shop}}]}}, grants]
+no sources: [{sources: null}, "sources: name at least one MongoDB deployment"]
+no Redis: [{redis: {url: ""}}, "redis: set exactly one"]
+two Redis: [{redis: {bundled: {enabled: true}}}, "set now: redis.url, redis.bundled.enabled"]
+no tenants: [{tenants: {existingConfigMap: ""}}, "tenants: set exactly one"]
+two kinds of tenants: [{tenants: {existingSecret: x}}, "tenants.existingConfigMap, tenants.existingSecret"]
+two certificates: [{tls: {existingSecret: x, certManager: {enabled: true, issuerRef: {name: ca}}}}, not both]
+no issuer: [{tls: {certManager: {enabled: true}}}, tls.certManager.issuerRef.name]
+client certificates without TLS: [{tls: {clientCaSecret: x}}, client certificates need TLS]
+a second port without authorities: [{service: {mtlsPort: 7120}}, "service.mtlsPort: set tls.clientCaSecret"]
+one port for both:
+  [{service: {mtlsPort: 7117}, tls: {existingSecret: x, clientCaSecret: y}}, "service.mtlsPort: choose another port"]
+fewest above most: [{autoscaling: {minReplicas: 9}}, minReplicas is above maxReplicas]
+another time to drain: [{config: {limits: {drain_s: 60}}}, "config.limits.drain_s: the chart sets this"]
+too little memory: [{resources: {limits: {memory: 2Gi}}}, is less than the servers may use]
+more memory in use: [{config: {limits: {memory_bytes: 2147483648}}}, "resources.limits.memory: 3Gi is less"]
+an amount of memory: [{resources: {limits: {memory: 3000m}}}, "'/resources/limits/memory'"]
+half a byte: [{resources: {limits: {memory: 0.5}}}, "'/resources/limits/memory': got number"]
+an affinity that is text: [{affinity: "podAntiAffinity: {}"}, "'/affinity': got string"]
+a toleration that is no text: [{tolerations: [{key: a, value: true}]}, "'/tolerations/0/value'"]
+a constraint of nothing: [{topologySpreadConstraints: [{topologyKey: zone}]}, "'maxSkew'"]
+a peer of nothing: [{networkPolicy: {clients: [{}]}}, "'/networkPolicy/clients/0'"]
+a peer of two kinds:
+  - {networkPolicy: {clients: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}}
+  - "'/networkPolicy/clients/0': maxProperties"
+a peer that is no selector:
+  - {networkPolicy: {metrics: [{podSelector: {app: prometheus}}]}}
+  - "'/networkPolicy/metrics/0/podSelector': additional properties 'app'"
+a peer's address without its length:
+  - {networkPolicy: {egress: [{ports: [1], to: [{ipBlock: {cidr: fd00::1}}]}]}}
+  - "'/networkPolicy/egress/0/to/0/ipBlock/cidr'"
+an amount of cores: [{resources: {requests: {cpu: 1Gi}}}, "'/resources/requests/cpu'"]
+two families where one is allowed:
+  - {service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv6, IPv4]}}
+  - "service.ipFamilies: a Service of ipFamilyPolicy SingleStack has one family"
+a label that is none: [{commonLabels: {team: data & feeds}}, "'/commonLabels/team'"]
+a label's name that is none: [{podLabels: {my team: data}}, "'/podLabels': additional properties"]
+a secret's name that is none: [{redis: {caSecret: redis..ca}}, "'/redis/caSecret'"]
+a mount's path that is none: [{extraVolumeMounts: [{name: tmp, mountPath: /x:y}]}, mountPath]
+a user's id that is text: [{securityContext: {pod: {runAsUser: "1000"}}}, "'/securityContext/pod/runAsUser'"]
+a selector's misspelt field:
+  - {networkPolicy: {clients: [{podSelector: {matchExpressions: [{key: a, operator: in}]}}]}}
+  - "'/networkPolicy/clients/0/podSelector/matchExpressions/0/operator'"
+a variable of no name: [{env: [{name: A=B}]}, "'/env/0/name'"]
+variables of nothing: [{envFrom: [{}]}, "'/envFrom/0'"]
+a variable that is a number: [{env: [{name: A, value: 5}]}, "'/env/0/value'"]
+a variable twice: [{env: [{name: A}, {name: A}]}, "env: the name A is there twice"]
+a variable of the chart:
+  - {env: [{name: FEEDMUX_SOURCES__MAIN__URI, value: mongodb://db}]}
+  - "env: the name FEEDMUX_SOURCES__MAIN__URI is there twice, or the chart itself uses it"
+a variable of two kinds:
+  - {env: [{name: A, value: x, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}
+  - "env: A has both value and valueFrom"
+a container's variable of two kinds:
+  - {initContainers: [{name: x, image: x:1, env: [{name: A, value: x, valueFrom: {y: {}}}]}]}
+  - "initContainers (x): A has both value and valueFrom"
+a variable from two places:
+  [{env: [{name: A, valueFrom: {secretKeyRef: {}, configMapKeyRef: {}}}]}, "env: the valueFrom of A names 2 sources"]
+variables of two places:
+  [{envFrom: [{configMapRef: {name: x}, secretRef: {name: x}}]}, "envFrom: name a configMapRef or a secretRef"]
+a volume of two kinds:
+  - {extraVolumes: [{name: a, secret: {secretName: a}, emptyDir: {}}]}
+  - "extraVolumes: a has more than one source: emptyDir, secret"
+a mount of no volume:
+  - {extraVolumeMounts: [{name: jwks, mountPath: /etc/jwks}]}
+  - "extraVolumeMounts: there is no volume jwks; add it to extraVolumes"
+a container's mount of no volume:
+  - {initContainers: [{name: x, image: x:1, volumeMounts: [{name: jwks, mountPath: /x}]}]}
+  - "initContainers (x): there is no volume jwks; add it to extraVolumes"
+a container twice:
+  [{initContainers: [{name: x, image: x:1}, {name: x, image: x:2}]}, "initContainers: the name x is there twice"]
+a container of the chart:
+  - {initContainers: [{name: feedmux, image: x:1}]}
+  - "initContainers: the name feedmux is there twice, or the chart itself uses it"
+a mount in the chart's place:
+  - {extraVolumeMounts: [{name: tmp, mountPath: /etc/feedmux/config/}]}
+  - "extraVolumeMounts: the mountPath /etc/feedmux/config/ is there twice, or the chart"
+more memory reserved than allowed:
+  - {resources: {requests: {memory: 4Gi}}}
+  - "resources.requests.memory: 4Gi is more than the limit of 3Gi, which Kubernetes rejects"
+more memory reserved for Redis than allowed:
+  - {redis: {bundled: {resources: {limits: {memory: 64Mi}}}}}
+  - "redis.bundled.resources.requests.memory: 128Mi is more than the limit of 64Mi"
+more cores reserved than allowed:
+  [{resources: {requests: {cpu: 1}, limits: {cpu: 750m}}}, "resources.requests.cpu: 1 is more than the limit of 750m"]
+a class of a load balancer without one:
+  [{service: {loadBalancerClass: x, type: NodePort}}, "only with service.type LoadBalancer, and it is NodePort"]
+ranges of a load balancer without one:
+  - {service: {loadBalancerSourceRanges: [10.0.0.0/8]}}
+  - "service.loadBalancerSourceRanges: Kubernetes accepts this only with"
+a range that is none:
+  [{service: {type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.0]}}, "'/service/loadBalancerSourceRanges/0'"]
+a node's port of a Service inside: [{service: {nodePort: 30443}}, service.type NodePort or LoadBalancer]
+outside traffic of a Service inside:
+  [{service: {externalTrafficPolicy: Local}}, "service.externalTrafficPolicy: Kubernetes accepts this only with"]
+a route of no gateway: [{grpcRoute: {enabled: true}}, "grpcRoute.parentRefs: name at least one Gateway"]
+a gateway without a name: [{grpcRoute: {parentRefs: [{namespace: x}]}}, missing property 'name']
+an Ingress of no host: [{ingress: {enabled: true}}, "ingress.hosts: name at least one host"]
+a host that is none: [{ingress: {hosts: [https://feeds]}}, "'/ingress/hosts/0'"]
+two autoscalers:
+  - {autoscaling: {enabled: true, keda: {enabled: true}}}
+  - "set autoscaling.enabled or autoscaling.keda.enabled, not both"
+a percentage of no CPU:
+  [{autoscaling: {enabled: true}, resources: {requests: {cpu: null}}}, "autoscaling: set resources.requests.cpu"]
+KEDA without Prometheus: [{autoscaling: {keda: {enabled: true}}}, autoscaling.keda.serverAddress]
+KEDA without metrics:
+  - {autoscaling: {keda: {enabled: true, serverAddress: http://prometheus:9090}}}
+  - "autoscaling.keda: set metrics.enabled"
+Prometheus without a URL:
+  [{autoscaling: {keda: {serverAddress: prometheus:9090}}}, "autoscaling.keda.serverAddress: it is no URL"]
+credentials without a name:
+  [{autoscaling: {keda: {authentication: {modes: bearer}}}}, autoscaling.keda.authentication.name]
+a read that outlasts the interval:
+  - {metrics: {serviceMonitor: {scrapeTimeout: 1m1s, interval: 1m}}}
+  - "scrapeTimeout: 1m1s is longer than the interval, 1m"
+two budgets: [{podDisruptionBudget: {minAvailable: 1}}, both are set now]
+no budget: [{podDisruptionBudget: {maxUnavailable: ""}}, none is set now]
+a budget that lets nothing be evicted:
+  [{podDisruptionBudget: {maxUnavailable: "", minAvailable: 2}}, 2 of 2 servers leaves none that may be evicted]
+a budget by percentage that lets nothing be evicted:
+  - {replicas: 3, podDisruptionBudget: {maxUnavailable: "", minAvailable: 67%}}
+  - 67% of 3 servers leaves none that may be evicted
+a budget of no percentage: [{podDisruptionBudget: {maxUnavailable: 0%}}, podDisruptionBudget]
+a budget of no servers: [{podDisruptionBudget: {maxUnavailable: 0}}, "'/podDisruptionBudget/maxUnavailable'"]
+another policy for what is not ready:
+  [{podDisruptionBudget: {unhealthyPodEvictionPolicy: Never}}, "'/podDisruptionBudget/unhealthyPodEvictionPolicy'"]
+annotations of another's account:
+  [{serviceAccount: {create: false, annotations: {role: feeds}}}, the chart annotates only the account that it creates]
+a volume twice: [{extraVolumes: [{name: a}, {name: a}]}, "extraVolumes: the name a is there twice"]
+a mount without a path: [{extraVolumeMounts: [{name: x}]}, missing property 'mountPath']
+an option of another type: [{config: {limits: {sessions: "5"}}}, "'/config/limits/sessions'"]
+an option out of its bounds: [{config: {reload_s: 60}}, "'/config/reload_s': maximum"]
+what the chart sets: [{config: {listen: {data: ":1"}}}, "config.listen: the chart sets this itself"]
+""".replace("HASH", HASH)
+)
+"""Values, and words of the message that refuses them."""
+_MANY: Values = {
+    "existingConfigMap": "",
+    "inline": [{"name": f"t{n}", "grants": [{"database": "d" * 60}]} for n in range(12_000)],
 }
-WRONG: dict[str, tuple[Values, str]] = {
-    "a misspelt value": ({"replica": 3}, "additional properties 'replica' not allowed"),
-    "a number as text": ({"replicas": "three"}, "'/replicas': got string, want integer"),
-    "a monitor of a port that is closed": ({"metrics": {"serviceMonitor": {"enabled": True}}}, "set metrics.enabled"),
-    "no servers": ({"replicas": 0}, "minimum"),
-    "a port that is none": ({"service": {"port": 70_000}}, "'/service/port'"),
-    "a name that is none": ({"tls": {"existingSecret": "My_Secret"}}, "'/tls/existingSecret'"),
-    "a source without a secret": ({"sources": {"more": {"id": "x"}}}, "missing property 'uriSecret'"),
-    "a source's name": ({"sources": {"Main!": LEAST["sources"]["main"]}}, "Main!"),
-    "a password in place of a hash": ({"operator": {"keyHashes": ["secret"]}}, "'/operator/keyHashes/0'"),
-    "a certificate without a key": (
-        {"sources": {"main": {"certificateSecret": {"name": "mongodb-client"}}}},
-        "'/sources/main/certificateSecret'",
-    ),
-    "another database": ({"redis": {"url": "mysql://x"}}, "redis.url: it is no URL of a known form"),
-    "a secret without a key": ({"redis": {"passwordSecret": {"name": "redis"}}}, "'/redis/passwordSecret"),
-    "a user of the chart's own Redis": (
-        {"redis": {"url": "", "username": "feedmux", "bundled": {"enabled": True}}},
-        "redis.bundled: it has only the user `default`",
-    ),
-    "an image with its tag": ({"image": {"repository": "registry/feedmux:1"}}, "'/image/repository'"),
-    "an image that is none": ({"image": {"repository": "registry/FeedMux/"}}, "'/image/repository'"),
-    "a tenant without a name": ({"tenants": {"inline": [{}]}}, "missing property 'name'"),
-    "a grant that is no list": ({"tenants": {"inline": [{"name": "a", "grants": {"database": "shop"}}]}}, "grants"),
-    "no sources": ({"sources": None}, "sources: name at least one MongoDB deployment"),
-    "no Redis": ({"redis": {"url": ""}}, "redis: set exactly one"),
-    "two Redis": ({"redis": {"bundled": {"enabled": True}}}, "set now: redis.url, redis.bundled.enabled"),
-    "no tenants": ({"tenants": {"existingConfigMap": ""}}, "tenants: set exactly one"),
-    "two kinds of tenants": ({"tenants": {"existingSecret": "x"}}, "tenants.existingConfigMap, tenants.existingSecret"),
-    "two certificates": (
-        {"tls": {"existingSecret": "x", "certManager": {"enabled": True, "issuerRef": {"name": "ca"}}}},
-        "not both",
-    ),
-    "no issuer": ({"tls": {"certManager": {"enabled": True}}}, "tls.certManager.issuerRef.name"),
-    "client certificates without TLS": ({"tls": {"clientCaSecret": "x"}}, "client certificates need TLS"),
-    "a second port without authorities": ({"service": {"mtlsPort": 7120}}, "service.mtlsPort: set tls.clientCaSecret"),
-    "one port for both": (
-        {"service": {"mtlsPort": 7117}, "tls": {"existingSecret": "x", "clientCaSecret": "y"}},
-        "service.mtlsPort: choose another port",
-    ),
-    "fewest above most": ({"autoscaling": {"minReplicas": 9}}, "minReplicas is above maxReplicas"),
-    "another time to drain": ({"config": {"limits": {"drain_s": 60}}}, "config.limits.drain_s: the chart sets this"),
-    "too little memory": ({"resources": {"limits": {"memory": "2Gi"}}}, "is less than the servers may use"),
-    "more memory in use": ({"config": {"limits": {"memory_bytes": 2 << 30}}}, "resources.limits.memory: 3Gi is less"),
-    "an amount of memory": ({"resources": {"limits": {"memory": "3000m"}}}, "'/resources/limits/memory'"),
-    "half a byte": ({"resources": {"limits": {"memory": 0.5}}}, "'/resources/limits/memory': got number"),
-    "an affinity that is text": ({"affinity": "podAntiAffinity: {}"}, "'/affinity': got string"),
-    "a toleration that is no text": ({"tolerations": [{"key": "a", "value": True}]}, "'/tolerations/0/value'"),
-    "a constraint of nothing": ({"topologySpreadConstraints": [{"topologyKey": "zone"}]}, "'maxSkew'"),
-    "a peer of nothing": ({"networkPolicy": {"clients": [{}]}}, "'/networkPolicy/clients/0'"),
-    "a peer of two kinds": (
-        {"networkPolicy": {"clients": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]}},
-        "'/networkPolicy/clients/0': maxProperties",
-    ),
-    "a peer that is no selector": (
-        {"networkPolicy": {"metrics": [{"podSelector": {"app": "prometheus"}}]}},
-        "'/networkPolicy/metrics/0/podSelector': additional properties 'app'",
-    ),
-    "a peer's address without its length": (
-        {"networkPolicy": {"egress": [{"ports": [1], "to": [{"ipBlock": {"cidr": "fd00::1"}}]}]}},
-        "'/networkPolicy/egress/0/to/0/ipBlock/cidr'",
-    ),
-    "an amount of cores": ({"resources": {"requests": {"cpu": "1Gi"}}}, "'/resources/requests/cpu'"),
-    "two families where one is allowed": (
-        {"service": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv6", "IPv4"]}},
-        "service.ipFamilies: a Service of ipFamilyPolicy SingleStack has one family",
-    ),
-    "a label that is none": ({"commonLabels": {"team": "data & feeds"}}, "'/commonLabels/team'"),
-    "a label's name that is none": ({"podLabels": {"my team": "data"}}, "'/podLabels': additional properties"),
-    "a secret's name that is none": ({"redis": {"caSecret": "redis..ca"}}, "'/redis/caSecret'"),
-    "a mount's path that is none": ({"extraVolumeMounts": [{"name": "tmp", "mountPath": "/x:y"}]}, "mountPath"),
-    "a user's id that is text": (
-        {"securityContext": {"pod": {"runAsUser": "1000"}}},
-        "'/securityContext/pod/runAsUser'",
-    ),
-    "a selector's misspelt field": (
-        {"networkPolicy": {"clients": [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "in"}]}}]}},
-        "'/networkPolicy/clients/0/podSelector/matchExpressions/0/operator'",
-    ),
-    "a variable of no name": ({"env": [{"name": "A=B"}]}, "'/env/0/name'"),
-    "variables of nothing": ({"envFrom": [{}]}, "'/envFrom/0'"),
-    "a variable that is a number": ({"env": [{"name": "A", "value": 5}]}, "'/env/0/value'"),
-    "a variable twice": ({"env": [{"name": "A"}, {"name": "A"}]}, "env: the name A is there twice"),
-    "a variable of the chart": (
-        {"env": [{"name": "FEEDMUX_SOURCES__MAIN__URI", "value": "mongodb://db"}]},
-        "env: the name FEEDMUX_SOURCES__MAIN__URI is there twice, or the chart itself uses it",
-    ),
-    "a variable of two kinds": (
-        {"env": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
-        "env: A has both value and valueFrom",
-    ),
-    "a container's variable of two kinds": (
-        {
-            "initContainers": [
-                {"name": "x", "image": "x:1", "env": [{"name": "A", "value": "x", "valueFrom": {"y": {}}}]}
-            ]
-        },
-        "initContainers (x): A has both value and valueFrom",
-    ),
-    "a variable from two places": (
-        {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {}, "configMapKeyRef": {}}}]},
-        "env: the valueFrom of A names 2 sources",
-    ),
-    "variables of two places": (
-        {"envFrom": [{"configMapRef": {"name": "x"}, "secretRef": {"name": "x"}}]},
-        "envFrom: name a configMapRef or a secretRef",
-    ),
-    "a volume of two kinds": (
-        {"extraVolumes": [{"name": "a", "secret": {"secretName": "a"}, "emptyDir": {}}]},
-        "extraVolumes: a has more than one source: emptyDir, secret",
-    ),
-    "too many tenants": (
-        {
-            "tenants": {
-                "existingConfigMap": "",
-                "inline": [{"name": f"t{n}", "grants": [{"database": "d" * 60}]} for n in range(12_000)],
-            }
-        },
-        "tenants.inline: it has more than 1 MiB",
-    ),
-    "a mount of no volume": (
-        {"extraVolumeMounts": [{"name": "jwks", "mountPath": "/etc/jwks"}]},
-        "extraVolumeMounts: there is no volume jwks; add it to extraVolumes",
-    ),
-    "a container's mount of no volume": (
-        {"initContainers": [{"name": "x", "image": "x:1", "volumeMounts": [{"name": "jwks", "mountPath": "/x"}]}]},
-        "initContainers (x): there is no volume jwks; add it to extraVolumes",
-    ),
-    "a container twice": (
-        {"initContainers": [{"name": "x", "image": "x:1"}, {"name": "x", "image": "x:2"}]},
-        "initContainers: the name x is there twice",
-    ),
-    "a container of the chart": (
-        {"initContainers": [{"name": "feedmux", "image": "x:1"}]},
-        "initContainers: the name feedmux is there twice, or the chart itself uses it",
-    ),
-    "a mount in the chart's place": (
-        {"extraVolumeMounts": [{"name": "tmp", "mountPath": "/etc/feedmux/config/"}]},
-        "extraVolumeMounts: the mountPath /etc/feedmux/config/ is there twice, or the chart",
-    ),
-    "more memory reserved than allowed": (
-        {"resources": {"requests": {"memory": "4Gi"}}},
-        "resources.requests.memory: 4Gi is more than the limit of 3Gi, which Kubernetes rejects",
-    ),
-    "more memory reserved for Redis than allowed": (
-        {"redis": {"bundled": {"resources": {"limits": {"memory": "64Mi"}}}}},
-        "redis.bundled.resources.requests.memory: 128Mi is more than the limit of 64Mi",
-    ),
-    "more cores reserved than allowed": (
-        {"resources": {"requests": {"cpu": 1}, "limits": {"cpu": "750m"}}},
-        "resources.requests.cpu: 1 is more than the limit of 750m",
-    ),
-    "a class of a load balancer without one": (
-        {"service": {"loadBalancerClass": "x", "type": "NodePort"}},
-        "only with service.type LoadBalancer, and it is NodePort",
-    ),
-    "ranges of a load balancer without one": (
-        {"service": {"loadBalancerSourceRanges": ["10.0.0.0/8"]}},
-        "service.loadBalancerSourceRanges: Kubernetes accepts this only with",
-    ),
-    "a range that is none": (
-        {"service": {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0"]}},
-        "'/service/loadBalancerSourceRanges/0'",
-    ),
-    "a node's port of a Service inside": ({"service": {"nodePort": 30443}}, "service.type NodePort or LoadBalancer"),
-    "outside traffic of a Service inside": (
-        {"service": {"externalTrafficPolicy": "Local"}},
-        "service.externalTrafficPolicy: Kubernetes accepts this only with",
-    ),
-    "a route of no gateway": ({"grpcRoute": {"enabled": True}}, "grpcRoute.parentRefs: name at least one Gateway"),
-    "a gateway without a name": ({"grpcRoute": {"parentRefs": [{"namespace": "x"}]}}, "missing property 'name'"),
-    "an Ingress of no host": ({"ingress": {"enabled": True}}, "ingress.hosts: name at least one host"),
-    "a host that is none": ({"ingress": {"hosts": ["https://feeds"]}}, "'/ingress/hosts/0'"),
-    "two autoscalers": (
-        {"autoscaling": {"enabled": True, "keda": {"enabled": True}}},
-        "set autoscaling.enabled or autoscaling.keda.enabled, not both",
-    ),
-    "a percentage of no CPU": (
-        {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}},
-        "autoscaling: set resources.requests.cpu",
-    ),
-    "KEDA without Prometheus": ({"autoscaling": {"keda": {"enabled": True}}}, "autoscaling.keda.serverAddress"),
-    "KEDA without metrics": (
-        {"autoscaling": {"keda": {"enabled": True, "serverAddress": "http://prometheus:9090"}}},
-        "autoscaling.keda: set metrics.enabled",
-    ),
-    "Prometheus without a URL": (
-        {"autoscaling": {"keda": {"serverAddress": "prometheus:9090"}}},
-        "autoscaling.keda.serverAddress: it is no URL",
-    ),
-    "credentials without a name": (
-        {"autoscaling": {"keda": {"authentication": {"modes": "bearer"}}}},
-        "autoscaling.keda.authentication.name",
-    ),
-    "a read that outlasts the interval": (
-        {"metrics": {"serviceMonitor": {"scrapeTimeout": "1m1s", "interval": "1m"}}},
-        "scrapeTimeout: 1m1s is longer than the interval, 1m",
-    ),
-    "two budgets": ({"podDisruptionBudget": {"minAvailable": 1}}, "both are set now"),
-    "no budget": ({"podDisruptionBudget": {"maxUnavailable": ""}}, "none is set now"),
-    "a budget that lets nothing be evicted": (
-        {"podDisruptionBudget": {"maxUnavailable": "", "minAvailable": 2}},
-        "2 of 2 servers leaves none that may be evicted",
-    ),
-    "a budget by percentage that lets nothing be evicted": (
-        {"replicas": 3, "podDisruptionBudget": {"maxUnavailable": "", "minAvailable": "67%"}},
-        "67% of 3 servers leaves none that may be evicted",
-    ),
-    "a budget of no percentage": ({"podDisruptionBudget": {"maxUnavailable": "0%"}}, "podDisruptionBudget"),
-    "a budget of no servers": ({"podDisruptionBudget": {"maxUnavailable": 0}}, "'/podDisruptionBudget/maxUnavailable'"),
-    "another policy for what is not ready": (
-        {"podDisruptionBudget": {"unhealthyPodEvictionPolicy": "Never"}},
-        "'/podDisruptionBudget/unhealthyPodEvictionPolicy'",
-    ),
-    "annotations of another's account": (
-        {"serviceAccount": {"create": False, "annotations": {"role": "feeds"}}},
-        "the chart annotates only the account that it creates",
-    ),
-    "a volume twice": ({"extraVolumes": [{"name": "a"}, {"name": "a"}]}, "extraVolumes: the name a is there twice"),
-    "a mount without a path": ({"extraVolumeMounts": [{"name": "x"}]}, "missing property 'mountPath'"),
-    "an option of another type": ({"config": {"limits": {"sessions": "5"}}}, "'/config/limits/sessions'"),
-    "an option out of its bounds": ({"config": {"reload_s": 60}}, "'/config/reload_s': maximum"),
-    "what the chart sets": ({"config": {"listen": {"data": ":1"}}}, "config.listen: the chart sets this itself"),
-}
+WRONG["too many tenants"] = ({"tenants": _MANY}, "tenants.inline: it has more than 1 MiB")
 
 
 def merged(values: Values, more: Values) -> Values:
