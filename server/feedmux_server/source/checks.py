@@ -7,6 +7,7 @@ Reads only. Nothing here opens the cursors that serve feeds.
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote_plus
@@ -74,23 +75,19 @@ def judge_hello(name: str, hello: Mapping[str, Any], build: Mapping[str, Any]) -
 def judge_failure(name: str, error: OperationFailure | ConfigurationError) -> CheckResult:
     """Judge a deployment that answers `hello` or `buildInfo` with an error that is not about the login, or cannot be
     asked: its name in the DNS has no hosts (mongodb+srv), or it lacks the mechanism of the login."""
-    check = f"{name}.deployment"
+    failed = partial(CheckResult, f"{name}.deployment", Level.FAILED)
     if isinstance(error, ConfigurationError):
-        return CheckResult(
-            check,
-            Level.FAILED,
+        return failed(
             f"MongoDB of source {name!r} cannot be used: {str(error)[:_ERROR_CHARS]}",
             f"Check sources.{name}.uri (the host of mongodb+srv://, authMechanism) and the DNS",
         )
     if error.code == COMMAND_NOT_FOUND:
-        return CheckResult(
-            check,
-            Level.FAILED,
+        return failed(
             f"source {name!r} is no MongoDB: it lacks the command hello or buildInfo",
             f"Name a mongod or mongos in sources.{name}.uri, and not mongot, for example",
         )
     says = f"source {name!r} answers hello or buildInfo with the error {error.code}"
-    return CheckResult(check, Level.FAILED, says, "Read MongoDB's log, and try again")
+    return failed(says, "Read MongoDB's log, and try again")
 
 
 def _not_mongodb(hello: Mapping[str, Any], build: Mapping[str, Any]) -> str:
@@ -113,47 +110,33 @@ def _not_mongodb(hello: Mapping[str, Any], build: Mapping[str, Any]) -> str:
 
 def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
     check = f"{name}.deployment"
+    failed, warning = (partial(CheckResult, check, level) for level in (Level.FAILED, Level.WARNING))
     if "serviceId" in hello:
-        return CheckResult(
-            check,
-            Level.FAILED,
+        return failed(
             f"source {name!r} is behind a load balancer, as serverless instances of Atlas are",
             "The driver must find the members of the replica set: name a cluster that has members",
         )
     if hello.get("msg") == "isdbgrid":
-        return CheckResult(
-            check,
-            Level.WARNING,
+        return warning(
             f"source {name!r} is a sharded cluster (mongos), on which feedmux is untested",
             "Try it before you rely on it; `earliest` and the oplog's headroom are not available there, and a shard"
             " without writes delays events by up to periodicNoopIntervalSecs, 10 s by default (SERVER-126545)",
         )
     if hello.get("isreplicaset"):
-        return CheckResult(
-            check,
-            Level.FAILED,
-            f"source {name!r} is a mongod of a replica set that is not initiated",
-            "Run rs.initiate() once",
-        )
+        return failed(f"source {name!r} is a mongod of a replica set that is not initiated", "Run rs.initiate() once")
     if "setName" not in hello:
-        return CheckResult(
-            check,
-            Level.FAILED,
+        return failed(
             f"source {name!r} is a standalone mongod, which does not support change streams",
             "Start it with --replSet and run rs.initiate() once (one node is enough), then name the set in the URI:"
             " ?replicaSet=rs0",
         )
     if hello.get("arbiterOnly"):
-        return CheckResult(
-            check,
-            Level.FAILED,
+        return failed(
             f"source {name!r} is an arbiter, which has no data",
             f"Name the members with data in sources.{name}.uri, without directConnection",
         )
     if hello.get("hidden") or hello.get("secondaryDelaySecs"):
-        return CheckResult(
-            check,
-            Level.WARNING,
+        return warning(
             f"source {name!r} is one hidden or delayed member of replica set {hello['setName']}",
             "Its events come late, and end with it. Name the replica set in the URI, without directConnection",
         )
@@ -162,40 +145,32 @@ def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
 
 
 def _version(name: str, build: Mapping[str, Any]) -> CheckResult:
-    version = str(build.get("version", ""))
+    check, version = f"{name}.version", str(build.get("version", ""))
+    failed, warning = (partial(CheckResult, check, level) for level in (Level.FAILED, Level.WARNING))
     # Of a build such as 8.2.0-rc1 or Percona's 6.0.27-21, the release that it is made from.
     parts = version.partition("-")[0].split(".")[:3]
     numbers = tuple(int(part) for part in parts if part.isascii() and part.isdigit() and len(part) < 10)
     if not numbers:
-        return CheckResult(
-            f"{name}.version",
-            Level.WARNING,
+        return warning(
             f"source {name!r} does not say which version of MongoDB it is",
             "Check that it is MongoDB 6.0 or later: any edition, Atlas, or Percona Server for MongoDB",
         )
     if numbers < OLDEST_VERSION:
-        return CheckResult(
-            f"{name}.version",
-            Level.FAILED,
-            f"source {name!r} is MongoDB {version}",
-            "feedmux needs 6.0 or later (6.0, 7.0 and 8.x are supported)",
+        return failed(
+            f"source {name!r} is MongoDB {version}", "feedmux needs 6.0 or later (6.0, 7.0 and 8.x are supported)"
         )
     if numbers in _FAULTY_VERSIONS:
-        return CheckResult(
-            f"{name}.version",
-            Level.WARNING,
+        return warning(
             f"source {name!r} is MongoDB {version}, where updateLookup may show null for a document that exists"
             " (SERVER-134970)",
             "Upgrade MongoDB to 9.0.2 or later, or use stored images (full_document: whenAvailable)",
         )
     if numbers[:2] > NEWEST_VERSION:
-        return CheckResult(
-            f"{name}.version",
-            Level.WARNING,
+        return warning(
             f"source {name!r} is MongoDB {version}, which is newer than this version of feedmux knows",
             "Check whether there is a newer feedmux, and try this one before you rely on it",
         )
-    return CheckResult(f"{name}.version", Level.OK, f"source {name!r} is MongoDB {version}")
+    return CheckResult(check, Level.OK, f"source {name!r} is MongoDB {version}")
 
 
 def unsuitable_option(uri: str) -> str:
