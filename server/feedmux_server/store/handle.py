@@ -142,7 +142,7 @@ class CommitHandle:
 
     def request(self) -> CommitRequest:
         place = None if self.waiting is None else self.waiting.place
-        return CommitRequest(self.lease, place, self.delivered_time, self.members)
+        return CommitRequest(self.lease, place, self.delivered_time, self.members, self.answered)
 
     def restore_request(self) -> RestoreRequest:
         return RestoreRequest(self.lease, self._stored)
@@ -159,8 +159,9 @@ class CommitHandle:
                 place = StoredPlace(stored.position, stored.cluster_time, stored.order, self._moved_back)
                 self.waiting = Waiting(place, self.stored_sequence, self.stored_number + 1)
             return
-        if self._moved_back and position not in (sent.place.position, answered):
-            # Redis has lost that the position was moved back, and takes this one for older than what it has.
+        if (self._moved_back or sent.place.moves_back) and position not in (sent.place.position, answered):
+            # Redis has another position than it has answered: it has lost that the position was moved back, and takes
+            # this one for older than what it has.
             newest = self.waiting or sent
             self.waiting = newest._replace(place=replace(newest.place, moves_back=True))
             return

@@ -100,7 +100,8 @@ class LeaseStore:
         members = "" if request.members is None else request.members
         arguments: tuple[Argument, ...] = (lease.epoch, lease.nonce, self.rules.lease_ms, delivered, members)
         if place is not None:
-            arguments += (place.position, digits(place.cluster_time), place.order, int(place.moves_back))
+            arguments += (place.position, digits(place.cluster_time), place.order)
+            arguments += (request.answered if place.moves_back else "",)
         return ScriptCall("commit", self._scripts.key(lease.tenant, lease.name), arguments)
 
     def _restore_call(self, request: RestoreRequest) -> ScriptCall:

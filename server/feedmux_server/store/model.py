@@ -106,6 +106,8 @@ class CommitRequest:
     """See `StoredSubscription`."""
     members: int | None = None
     """The same; None of an ordinary subscription."""
+    answered: bytes = b""
+    """The position that Redis has had by its last answer: a place that moves back may be before this one."""
 
 
 @dataclass(frozen=True, slots=True)

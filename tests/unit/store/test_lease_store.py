@@ -133,6 +133,24 @@ async def test_a_session_stores_its_position_again_if_redis_has_lost_the_last_co
         assert all(position != place(50).position for _, position in recorder.commits)
 
 
+@in_virtual_time
+async def test_a_move_back_that_redis_runs_late_undoes_no_later_commit() -> None:
+    """The connection of an abandoned call may deliver it after the second try, and after what came then."""
+    _, store = redis_and_store()
+    await create(store, "t", "s", at=50)
+    async with running(Committer(store.leases, interval_s=0.02)) as committer:
+        stored, lease = await store.leases.open("t", "s", instance_id="one")
+        handle = committer.attach(lease, stored, Recorder())
+        back = place(10)
+        handle.submit(back.position, back.cluster_time, back.order, 1, moves_back=True)
+        late = handle.request()
+        await handle.flush(1.0)
+        submit(handle, 20)
+        await handle.flush(1.0)
+        await store.leases.commit_many([late])
+        assert (await store.get("t", "s")).position == place(20).position
+
+
 @pytest.mark.parametrize("lost", ["everything", "the lease", "the last commit", "nothing"])
 @in_virtual_time
 async def test_a_session_that_ends_restores_what_redis_has_lost(lost: str) -> None:

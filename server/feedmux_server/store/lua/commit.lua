@@ -1,5 +1,5 @@
 -- ARGV: epoch, nonce, lease_ms, delivered, members (of a group, else '')
---   [, position, cluster_time, order, moves_back ('1' or '0')]
+--   [, position, cluster_time, order, moves_back_from (the position that it may be before, or '')]
 -- Never creates a hash. A stored epoch below the caller's means that Redis lost the caller's open: MISSING too, as for
 -- a hash that was damaged since.
 local stored = read('epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order', 'position', 'etag')
@@ -26,7 +26,8 @@ if not ARGV[6] then
   redis.call('HSET', key, 'lease_until_ms', lease_until, 'delivered', ARGV[4])
   return {'OK', stored[7]}
 end
-if ARGV[9] == '1' then
+-- Not from another position: Redis may run an abandoned try after what followed its repetition.
+if ARGV[9] ~= '' and ARGV[9] == stored[7] then
   -- As after a seek, no client's last ack may lead back to the position that MongoDB no longer has.
   redis.call('HSET', key, 'seek_epoch', ARGV[1])
   stored[5], stored[6] = '', ''
