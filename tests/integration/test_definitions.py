@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from feedmux.v1 import feed_pb2, operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
@@ -75,6 +76,23 @@ async def test_all_definitions_together_have_a_quota(limited: Limited, database:
         [usage] = [each for each in answer.tenants if each.tenant == f"{name}-a"]
         [use] = [each for each in usage.quotas if each.quota == "subscription_bytes"]
         assert (use.limit, use.used) == (200_000, await stored_bytes(here, name))
+
+
+async def test_an_update_keeps_what_a_newer_server_has_stored(
+    here: Here, redis_server: RedisServer, database: Documents, name: str
+) -> None:
+    await here.api.create(name, feed(database.name, "c"))
+    newer = b"\xc0\x3e\x01"  # a field of the number 1000
+    async with Redis.from_url(redis_server.url) as redis:
+        key = f"feedmux:1:{{default/{name}}}"
+        created = await redis.hget(key, "definition")
+        assert isinstance(created, bytes)
+        await redis.hset(key, "definition", created + newer)
+        await here.api.update(["on_history_lost"], name=name, on_history_lost=feed_pb2.ON_HISTORY_LOST_EARLIEST)
+        stored = await redis.hget(key, "definition")
+    assert isinstance(stored, bytes)
+    assert stored.endswith(newer)
+    assert (await here.api.get(name)).on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST
 
 
 async def test_a_long_list_does_not_hold_the_loop(

@@ -152,7 +152,8 @@ class Subscriptions:
             check_feed(key)
         await self._check_copies(content, key)
         check_group(content, key, is_copying=is_copying, has_letters=self._service.letters is not None)
-        definition = _checked(convert.definition(content))
+        # With fields that a newer server beside this one may have stored.
+        definition = _checked(content.SerializeToString(deterministic=True))
 
         async def change() -> StoredSubscription:
             # If the caller gives no etag, the etag just read guards the read-modify-write.
