@@ -177,7 +177,7 @@ class ReadRange:
         call.pays = _pays_nothing
         if after.place.copied is not None:
             place, until = to_read_again(after.place, until)
-            after, call.until = JoinPoint(place, exact=True), until
+            after, call.until = replace(after, place=place, native=None), until
         reader = RangeReader(self._service.manager, key, tenant, after, call.payload_max)
         try:
             reader.grant(WINDOW_EVENTS, WINDOW_BYTES)

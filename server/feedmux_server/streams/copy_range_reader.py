@@ -32,15 +32,18 @@ class CopyRangeReader:
     """The events after `origin`, up to its `copied.until`."""
 
     def __init__(
-        self, source: Source, key: StreamKey, origin: ResumeToken, limits: ReadLimits, reads_for: Callable[[], str],
+        self, source: Source, key: StreamKey, origin: JoinPoint, limits: ReadLimits, reads_for: Callable[[], str],
         charge: Callable[[int], Any] = int,
     ) -> None:  # fmt: skip
         """`reads_for` is that of `ChangeStreamReader`, `charge` that of `SnapshotReader`."""
-        assert origin.copied is not None
-        assert origin.copied.until is not None
+        place = origin.place
+        assert place.copied is not None
+        assert place.copied.until is not None
         self._source = source
         self._key = key
-        self._place, self._until = origin, origin.copied.until
+        self._place, self._until = place, place.copied.until
+        self._is_of_mongodb = origin.exact or origin.of_mongodb
+        """As in `SnapshotReader`."""
         self._changes_end = self._until.outside_copy() if self._until.is_high_water_mark else self._until
         self._limits = replace(limits, max_await_ms=WAIT_MS)
         self._reads_for = reads_for
@@ -51,8 +54,8 @@ class CopyRangeReader:
         )
         self._refusal: FeedmuxError | None = None
         """Why the documents of the collection that has the name now cannot be read."""
-        self._documents_left = has_documents(origin, self._until)
-        self._up_to = origin.copied.up_to
+        self._documents_left = has_documents(place, self._until)
+        self._up_to = place.copied.up_to
         """The last `_id` up to which documents were read, as in `SnapshotSteps`."""
         self._time = self._until.cluster_time - 1
         """The documents are read as of this cluster time."""
@@ -67,7 +70,7 @@ class CopyRangeReader:
         check_feed(self._key)
         await self._check_collection()
         if not self._place.reaches(self._changes_end):
-            at = JoinPoint(self._place.outside_copy())
+            at = JoinPoint(self._place.outside_copy(), of_mongodb=self._is_of_mongodb)
             self._changes = ChangeStreamReader(
                 self._source, self._key, at, self._limits, self._reads_for, copied=self._copied
             )

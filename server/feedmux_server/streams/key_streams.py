@@ -144,7 +144,7 @@ class KeyStreams:
 
             place = stream.origin.place
             if place.copied is not None and place.copied.until is not None:
-                return CopyRangeReader(self.source, self.key, place, limits.read, reads_for, charge)
+                return CopyRangeReader(self.source, self.key, stream.origin, limits.read, reads_for, charge)
             return SnapshotReader(self.source, self.key, stream.origin, limits.read, reads_for, estimated, charge)
 
         def is_watched() -> bool:

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+import bson
+import pytest
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied
@@ -34,7 +38,7 @@ class Changes:
 async def test_a_range_up_to_an_invalidate_that_is_not_shown_ends_at_its_end() -> None:
     until = mark(1).while_copying(Copied(b"", 5))
     origin = mark(0).while_copying(Copied(b"a", 5, until=until))
-    reader: Any = CopyRangeReader(SimSource(sim_mongo()), KEY, origin, ReadLimits(), str)
+    reader: Any = CopyRangeReader(SimSource(sim_mongo()), KEY, JoinPoint(origin), ReadLimits(), str)
     reader._changes = Changes()
     batch = await reader.read()
     assert (batch.exhausted, batch.post_batch.copied) == (True, until.copied)
@@ -48,7 +52,7 @@ async def test_a_drop_that_its_primary_loses_in_an_election_leaves_the_documents
     mongo.insert("db", "a", 0)
     until = mongo.mark(mongo.latest + 1)
     origin = until.while_copying(Copied(until=until))
-    reader = CopyRangeReader(source, KEY, origin, ReadLimits(), str)
+    reader = CopyRangeReader(source, KEY, JoinPoint(origin), ReadLimits(), str)
     there, source.ids = source.ids, []
 
     read = reader._documents.next_batch
@@ -70,3 +74,21 @@ async def test_a_drop_that_its_primary_loses_in_an_election_leaves_the_documents
         except Failed:
             continue
     assert given(batches) == there
+
+
+@in_virtual_time
+async def test_a_range_of_a_history_that_is_lost_is_not_read_from_the_present_one() -> None:
+    """Where the oplog cannot be read, nothing else says so."""
+    _, source, mongo = await make()
+    mongo.oplog_readable, common_time = False, mongo.latest
+    mongo.insert("db", "a", 0)
+    place, until = mongo.entries[-1].token, mongo.mark(mongo.latest + 1)
+    mongo.restore(common_time)
+    mongo.insert("db", "a", 0)
+    copied = Copied(bson.encode({"_id": 2}), 3, until=until.while_copying(Copied(bson.encode({"_id": 2}), 3)))
+    for exact in (True, False):
+        origin = JoinPoint(place.while_copying(copied), exact=exact, of_mongodb=not exact)
+        reader = CopyRangeReader(source, KEY, origin, ReadLimits(), str)
+        with pytest.raises(FeedmuxError) as caught:
+            await reader.open()
+        assert caught.value.reason is ErrorReason.TIMELINE_FORKED
