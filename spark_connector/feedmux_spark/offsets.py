@@ -122,3 +122,12 @@ def parse_start(text: str, option: str) -> Start:
     if moment.tzinfo is None:
         raise OptionError(f"option {option} is a time without a time zone: write {moment.isoformat()}Z for UTC")
     return Start.at_time(moment)
+
+
+def parse_begin(text: str) -> Offset | None:
+    """The offset at which a copy of existing documents begins; None for any other text."""
+    try:
+        found = Offset.from_json(json.loads(text))
+    except (ValueError, RecursionError, AttributeError, OptionError):
+        return None
+    return found if found.copied == 0 and found.time != (0, 0) else None

@@ -29,7 +29,7 @@ from feedmux_spark.agreement import Agreement
 from feedmux_spark.connection import Call, Connection
 from feedmux_spark.errors import FeedmuxSparkError, OptionError
 from feedmux_spark.lease import Renewal, hold_name, instance_id
-from feedmux_spark.offsets import Offset, parse_start, shown_time
+from feedmux_spark.offsets import Offset, parse_begin, parse_start, shown_time
 from feedmux_spark.options import Options
 from feedmux_spark.planning import EVENTS_MAX, PINNED_WAIT_S, Plan, Planner, Wanted, as_plan
 from feedmux_spark.ranges import Slice, read_slice
@@ -181,6 +181,7 @@ class Progress:
         When Spark asks for the events after `start`, everything before is in the sink; the plan reports this to the
         server.
         """
+        _check_begin(self._options, start)
         with self._connection.explaining(restart_at=start.restart_at):
             feed = self._agreement.check(start)
             if start.copied is not None and events_max is None:
@@ -230,6 +231,7 @@ class Progress:
         planned = self._planned.get((start.position, end.position))
         if planned is not None:
             return planned
+        _check_begin(self._options, start)
         with self._connection.explaining(restart_at=start.restart_at):
             self._agreement.check(start, end)
             if (0, 0) < end.time < start.time and start.gaps == end.gaps:
@@ -387,3 +389,15 @@ class Progress:
             return None
         # An empty plan is requested again: no later request would report to the server what was processed since.
         return plan if plan.count else None
+
+
+def _check_begin(options: Options, start: Offset) -> None:
+    """Rejects the beginning of another copy than that of the checkpoint. Without a checkpoint it would count; and a
+    sweep with it would delete what this query has copied."""
+    begin = parse_begin(options.starting_offsets or "")
+    if begin is not None and begin.time > start.time:
+        raise OptionError(
+            f"option startingOffsets is a later beginning of a copy, {shown_time(begin.time)}, than that of the"
+            f" query, which has come to {shown_time(start.time)}. Start it with the offset of its first start, and"
+            " sweep with that one; or begin the other copy, with a new checkpoint and consumerName"
+        )

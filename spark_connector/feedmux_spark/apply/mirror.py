@@ -1,6 +1,5 @@
 """The common part of all mirrors: checks a batch of changes, selects the latest of each document, and merges them."""
 
-import json
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from feedmux_spark.errors import FeedmuxSparkError, OptionError
-from feedmux_spark.offsets import Offset, shown_time
+from feedmux_spark.offsets import parse_begin, shown_time
 from feedmux_spark.rows import SchemaRefused, typed_schema
 from feedmux_spark.rows.columns import TYPE_MISMATCH, key_schema
 
@@ -125,11 +124,8 @@ class Mirror(ABC):
         Not while a stream is applied. Raises OptionError if `offset` is not one, and CannotApply if nothing in the
         table is from this copy or later: a later offset would delete the rows of documents that exist.
         """
-        try:
-            begin = Offset.from_json(json.loads(offset))
-        except ValueError:
-            begin = None
-        if begin is None or begin.copied != 0 or begin.time == (0, 0):
+        begin = parse_begin(offset)
+        if begin is None:
             raise OptionError(
                 "sweep needs the offset at which the copy began, as snapshot_offsets returned it and the stream had it"
                 " in startingOffsets"

@@ -1,5 +1,6 @@
 """What the driver answers Spark, with the answers of a server: ends, slices, gaps, and what it asks for in advance."""
 
+import json
 import logging
 from contextlib import nullcontext
 from dataclasses import replace
@@ -218,6 +219,28 @@ def test_a_copy_is_read_in_steps_to_its_end(monkeypatch: pytest.MonkeyPatch) -> 
     assert [request.until for method, request in server.asked if method == "PlanRange"] == [b""] * 3
     with pytest.raises(FeedmuxSparkError, match="use the trigger availableNow"):
         running.advance(copying, None)
+
+
+def test_a_query_that_is_started_again_begins_no_other_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that takes its offset anew would sweep what the former one has copied."""
+    for copied in (5, None):
+        checkpoint = Offset(b"checkpoint", (2000, 1), feed=FEED, copied=copied)
+        for begin, says in (
+            (Offset(b"begin", (2000, 1), copied=0), ""),
+            (Offset(b"begin", (2000, 2), copied=0), "startingOffsets is a later beginning of a copy"),
+            (Offset(b"begin", (2000, 2)), ""),
+        ):
+            server = Answers(
+                monkeypatch,
+                ResolvePosition=[resolved(b"copying"), resolved(b"end", copied=copied)],
+                PlanRange=[plan(b"end", 1, caught_up=True)],
+            )
+            running = progress(startingOffsets=json.dumps(begin.as_json()))
+            with pytest.raises(FeedmuxSparkError, match=says) if says else nullcontext():
+                assert running.advance(checkpoint, MANY).position == b"end"
+            with pytest.raises(FeedmuxSparkError, match=says) if says else nullcontext():
+                running.slices(checkpoint, Offset(b"end", (2000, 1), feed=FEED, copied=copied))
+            assert not says or not server.asked
 
 
 def test_history_lost_within_a_copy_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
