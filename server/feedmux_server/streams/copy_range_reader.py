@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from feedmux_server.clock import wall_s
 from feedmux_server.core.delivery.copy_range import has_documents
+from feedmux_server.core.delivery.snapshot_steps import RETRIES_AT_ONCE
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.events.copy_chunks import ChangesChunk, cut_documents
@@ -59,6 +60,8 @@ class CopyRangeReader:
         """The last `_id` up to which documents were read, as in `SnapshotSteps`."""
         self._time = self._until.cluster_time - 1
         """The documents are read as of this cluster time."""
+        self._retries = 0
+        """As in `SnapshotSteps`."""
         self.is_open = False
 
     @property
@@ -158,14 +161,18 @@ class CopyRangeReader:
                     return Batch([], None if self._documents_left else until, False)
                 await documents.open(replace(self._copied, up_to=self._up_to), self._time, self._reads_for(), end)
             raw = await documents.next_batch(self._reads_for())
-        except NotAtThisTime:
+        except NotAtThisTime as error:
             # The rest is read as of now. The changes since then come again after the range, with smaller times.
             self._source.observer.count(metrics.SNAPSHOT_RETRIES, 1, self._source.name)
             await documents.close()
             await self._check_collection()
             self._time = await documents.operation_time()
+            self._retries += 1
+            if self._retries > RETRIES_AT_ONCE:
+                raise error.failure from error
             await asyncio.sleep(_QUIET_S)
             return Batch([], None, False)
+        self._retries = 0
         if is_first and not await documents.reads_a_collection():
             await documents.close()
             await self._check_collection()

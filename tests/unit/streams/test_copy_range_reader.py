@@ -4,6 +4,7 @@ from typing import Any
 
 import bson
 import pytest
+from pymongo.errors import OperationFailure
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import cut_batch
@@ -74,6 +75,24 @@ async def test_a_drop_that_its_primary_loses_in_an_election_leaves_the_documents
         except Failed:
             continue
     assert given(batches) == there
+
+
+@in_virtual_time
+async def test_a_time_that_is_never_right_is_tried_with_pauses() -> None:
+    _, source, mongo = await make()
+    until = mongo.mark(mongo.latest + 1)
+    reader = CopyRangeReader(source, KEY, JoinPoint(until.while_copying(Copied(until=until))), ReadLimits(), str)
+    source.opening_fails = [OperationFailure("old", 239)] * 10
+    failures, batches = list[bool](), list[Batch]()
+    while not (batches and batches[-1].post_batch is until):
+        try:
+            if not reader.is_open:
+                await reader.open()
+            batches.append(await reader.read())
+        except Failed as error:
+            failures.append(error.at_once)
+    assert failures == [False] * 7
+    assert given(batches) == source.ids
 
 
 @in_virtual_time
