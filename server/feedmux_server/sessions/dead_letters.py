@@ -212,7 +212,7 @@ class LetterWriter:
         assert first.key is not None, "letters are delivered by a key"
         if keys:
             # Before the failure can be seen: a caller who marks letters of the key from then on asks for another try.
-            await letters.mark_key(tenant, name, self._stream_key, self._epoch, first.key, to_replay=True)
+            await self._replays.begin(first.key)
         if not await letters.failed_again(tenant, name, self._letter(first), first.letter):
             return 1, not (keys and await self._replays.let_go(first.key))
         if keys:

@@ -82,6 +82,11 @@ class Replays:
         self._reread_s = monotonic_s()
         """At once, because a host that was lost may have left such keys."""
 
+    async def begin(self, key: bytes) -> None:
+        """Deliver the letters of a quarantined key again. What callers have marked of them is not marked any longer."""
+        await self._letters.letters.mark_key(*self._of, self._stream_key, self._epoch, key, to_replay=True)
+        self._keys.add(key)
+
     async def stop(self, key: bytes) -> None:
         """A letter of a quarantined key has failed again, or is withheld. What callers have marked meanwhile stays
         marked."""
@@ -213,8 +218,7 @@ class Replays:
         """Load the first letters of a quarantined key."""
         letters, ledger = self._letters.letters, self._reader.ledger
         if name not in self._keys:
-            await letters.mark_key(*self._of, self._stream_key, self._epoch, name, to_replay=True)
-            self._keys.add(name)
+            await self.begin(name)
         found = await letters.of_group_key(*self._of, name, RUN_MAX)
         if not found:
             await letters.release(*self._of, self._epoch, [name])
@@ -260,8 +264,7 @@ class Replays:
             if not found:
                 continue  # the last ones were discarded meanwhile, so it is to be checked again
             if check.came_later(found[0]):  # and would come each time, in a key that changes often
-                await letters.mark_key(*self._of, self._stream_key, self._epoch, check.key, to_replay=True)
-                self._keys.add(check.key)
+                await self.begin(check.key)
             await letters.checked(*self._of, check)
         if monotonic_s() >= self._reread_s:
             kept = set(await letters.quarantined(*self._of))

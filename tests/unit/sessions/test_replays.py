@@ -239,8 +239,12 @@ async def test_a_replay_that_is_asked_for_while_the_one_before_it_ends_is_a_repl
         assert of(member, "a")[-3:] == sorted(of(member, "a"))[-3:]
 
 
+@over("discarded", [False, True])
 @in_virtual_time
-async def test_a_letter_that_fails_again_quarantines_its_key_and_ends_the_replay_of_the_letters_after_it() -> None:
+async def test_a_letter_that_fails_again_quarantines_its_key_and_ends_the_replay_of_the_letters_after_it(
+    discarded: bool,
+) -> None:
+    """Where it was discarded meanwhile, the replay goes on with the letters that are left."""
     collection = Collection()
     async with group_served(collection) as there:
         member = await joined(there)
@@ -253,13 +257,17 @@ async def test_a_letter_that_fails_again_quarantines_its_key_and_ends_the_replay
         quarantines = await changed(there, QUARANTINE)
         collection.mark("a")
         await quarantines.has(2)
+        if discarded:
+            await collection.discard("default", "orders", [collection.in_order()[0].id])
         reject(quarantines, 1)
         await until(lambda: collection.pins)
-        await asyncio.sleep(3 * LOOK_S)
-        assert len(quarantines.events) == 2, "nobody has asked for another replay"
-        collection.mark("a")
-        await quarantines.has(4)
-        quarantines.settle((3, 4))
+        if not discarded:
+            await asyncio.sleep(3 * LOOK_S)
+            assert len(quarantines.events) == 2, "nobody has asked for another replay"
+            collection.mark("a")
+        await quarantines.has(3 if discarded else 4)
+        assert of(quarantines, "a")[2:] == of(quarantines, "a")[discarded:2]
+        quarantines.settle((3, 3 if discarded else 4))
         await until(lambda: not collection.pins)
         await quarantines.close()
 
