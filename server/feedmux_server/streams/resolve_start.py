@@ -10,6 +10,7 @@ from typing import Literal
 
 from feedmux_server.clock import wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.computed_keys import keys_may_differ
 from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, user_stages
 from feedmux_server.core.positions.ahead import Ahead
@@ -83,10 +84,12 @@ class StartResolver:
 
     async def position_of_group(self, data: bytes) -> tuple[JoinPoint, Ahead | None]:
         """As `position`, for the stored position of a group, with what is settled ahead of it. After a change of the
-        pipeline, other events are in the feed: those that were settled cannot be told from new ones."""
+        pipeline, other events are in the feed: those that were settled cannot be told from new ones. Nor can they where
+        events have other keys now."""
         at = await self.position_of_subscription(data)
         position = inspect_position(data)
-        ahead = position.ahead if position.stream_key == self.key.short else None
+        is_known = position.stream_key == self.key.short and not keys_may_differ(self.key)
+        ahead = position.ahead if is_known else None
         if ahead is not None and (error := self.source.timeline.lost(ahead.high)) is not None:
             raise error
         return at, ahead

@@ -244,7 +244,7 @@ async def test_a_replay_that_is_asked_for_while_the_one_before_it_ends_is_a_repl
 async def test_a_letter_that_fails_again_quarantines_its_key_and_ends_the_replay_of_the_letters_after_it(
     discarded: bool,
 ) -> None:
-    """Where it was discarded meanwhile, the replay goes on with the letters that are left."""
+    """Where it was discarded meanwhile, the replay continues with the letters that are left."""
     collection = Collection()
     async with group_served(collection) as there:
         member = await joined(there)

@@ -106,6 +106,17 @@ async def test_a_position_is_exact_on_its_own_feed_alone(at: ResumeToken) -> Non
     assert caught.value.reason is ErrorReason.POSITION_FOREIGN
 
 
+async def test_a_group_does_not_take_as_settled_what_may_have_another_key_now() -> None:
+    """It follows a hole in the key that it had, and only its key says so."""
+    stages = {"pipeline": [{"$set": {"documentKey": {"_id": "$fullDocument.customer"}}}]}
+    computed = replace(SPEC, pipeline=bson.encode(stages))
+    ahead = Ahead(token(3), {bytes(MARK_BYTES): 1})
+    for spec, known in ((computed, ahead), (replace(computed, full_document="updateLookup"), None)):
+        starts, _ = resolver(stream_key(spec))
+        position = starts.encoder().encode_ahead(token(1), lambda _: ahead)
+        assert (await starts.position_of_group(position))[1] == known
+
+
 async def test_a_group_does_not_take_as_settled_what_has_the_times_of_a_lost_history() -> None:
     """The clock of the restored deployment was behind: events before the fork may be others than those before it in the
     lost history, up to whose time a group has settled everything."""
