@@ -3,7 +3,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import type { Batch } from "../src/batches.js";
 import type { Notice } from "../src/index.js";
 import { UnavailableError } from "../src/errors.js";
 import { SessionBuffer } from "../src/session-buffer.js";
@@ -17,7 +16,7 @@ test("notices of an outage that nobody reads do not pile up", () => {
   });
   const degraded = (unavailable: boolean): Notice => ({ kind: "degraded", dependency: "source", unavailable });
   const draining: Notice = { kind: "draining", deadlineMs: 1, position: Buffer.alloc(0) };
-  const [first, last, batch] = [disconnected("first"), disconnected("last"), { snapshot: false } as Batch];
+  const [first, last, batch] = [disconnected("first"), disconnected("last"), { snapshot: false } as never];
   buffer.put({ notice: first });
   buffer.put({ batch });
   for (let i = 0; i < 100; i++) {
