@@ -269,6 +269,7 @@ async def test_ways_to_a_collection(both: Site, way: Action) -> None:
         lambda client: client.shop.orders._archive,
         lambda client: client.shop.insert_one({}),
         lambda client: client.shop.orders.insert_anything({}),
+        lambda client: iter(client),
         lambda client: iter(client.shop),
         lambda client: iter(client.shop.orders),
         lambda client: next(client.shop),

@@ -44,11 +44,15 @@ class BackgroundLoop:
     def check(self) -> None:
         """Raise RuntimeError if the loop does not run, so that waiting for it would never end.
 
-        That is the case in a child forked from the loop's process, and after the interpreter has begun to exit.
+        That is the case in a child forked from the loop's process, and after the interpreter has begun to exit. Then, a
+        daemon thread gets no error, but stops here, as Python stops it wherever it waits: otherwise each program that
+        reads events in such a thread would end with a traceback.
         """
         if self._process != os.getpid():
             raise RuntimeError(_FORKED_LATE)
         if self._stopped:
+            if threading.current_thread().daemon:
+                threading.Event().wait()
             raise RuntimeError(
                 "the interpreter is exiting, and feedmux has stopped: close sessions and clients earlier"
             )

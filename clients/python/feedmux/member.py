@@ -159,6 +159,7 @@ class Member(MemberBase):
                 case QueuedNotice():
                     check_said(self._say(item.notice))
                 case _:
+                    self._background_loop.check()  # it may be of the interpreter's exit
                     end(item)
                     return None
 

@@ -172,7 +172,10 @@ class Session(SessionBase):
                 _keep(self._got, self._queue.get, left_s is None or left_s > 0, left_s)
             except Empty:
                 raise TimeoutError from None
-        return self._settle(self._got[0], whole)  # an Ended stays there, for other waiting threads and the next call
+        item = self._got[0]  # an Ended stays there, for other waiting threads and the next call
+        if isinstance(item, Ended):  # maybe of the interpreter's exit
+            self._background_loop.check()
+        return self._settle(item, whole)
 
 
 def _keep(into: list[Any], call: Callable[..., Any], *arguments: Any) -> None:

@@ -28,6 +28,7 @@ class WatchTarget(BaseObject):
 
     _scope: tuple[str | None, str | None] = None, None
     """The names of the database and of the collection."""
+    __iter__ = None  # Otherwise brackets would make an iterator.
 
     def __init__(
         self,
@@ -92,8 +93,6 @@ class NamedTarget(WatchTarget, Generic[Parent]):
         self._name = name
         database = parent._scope[0]
         self._scope = (name, None) if database is None else (database, name)
-
-    __iter__ = None  # Otherwise brackets with numbers would make an iterator without end.
 
     @property
     def name(self) -> str:

@@ -481,3 +481,39 @@ async def test_a_session_does_not_wait_for_what_a_fork_has_left_behind(monkeypat
 
     async with ScriptedServer(play(opened())) as server:
         await using(server, work)
+
+
+AT_EXIT = """
+import atexit, sys, threading
+
+threads = []
+atexit.register(lambda: [each.join(0.5) for each in threads])  # runs after what feedmux registers: time to complain
+import feedmux
+
+def read(take):
+    while True:
+        try:
+            take()
+        except TimeoutError:
+            pass
+
+client = feedmux.Client(sys.argv[1])
+sessions = [client.subscription("s").open() for _ in range(2)]
+members = [client.subscription("s").join() for _ in range(2)]
+for take in (sessions[0].next, sessions[1].try_next, members[0].next, lambda: members[1].next(0)):
+    threads.append(threading.Thread(target=read, args=(take,), daemon=True))
+    threads[-1].start()
+"""
+
+
+async def test_daemon_threads_end_with_the_program_without_a_word() -> None:
+    async def script(call: Call) -> None:
+        await call.send(joined() if call.open.join else opened())
+        await call.until_closed()
+
+    async with ScriptedServer(script) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", AT_EXIT, server.address, stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, said) == (0, b"")

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Examples:\n"
         "  feedmux consume orders-to-search --create shop.orders --start earliest\n"
         "  feedmux consume orders-to-search --exec ./index-one.sh\n"
-        "  feedmux consume orders-to-search --until-caught-up --exec 'psql -f -' --batch 500\n"
+        "  feedmux consume orders-to-search --until-caught-up --exec 'gzip >> orders.gz' --batch 500\n"
         "  feedmux consume orders-to-search | tee -a orders.jsonl\n"
         "  feedmux consume orders --join --create shop.orders --exec ./index-one.sh --jobs 4\n\n"
         "An event is acknowledged when it has been written, or when the command of --exec has exited with 0. An event\n"

@@ -71,7 +71,10 @@ def test_a_table_without_rows(terminal: Terminal) -> None:
 
 
 def test_durations_are_rounded_before_they_are_split() -> None:
-    shown = {0.4: "0 s", 59.4: "59 s", 59.6: "1 min 0 s", 1079.7: "18 min 0 s", 3599.9: "1 h 0 min", 7_290: "2 h 1 min"}
+    shown = {
+        0.4: "0 s", 59.4: "59 s", 59.6: "1 min 0 s", 1079.7: "18 min 0 s", 3599.9: "1 h 0 min", 7_290: "2 h 1 min",
+        172_799: "47 h 59 min", 176_400: "2 d 1 h",
+    }  # fmt: skip
     assert {seconds: duration(seconds) for seconds in shown} == shown
 
 
