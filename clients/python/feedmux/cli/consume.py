@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Examples:\n"
         "  feedmux consume orders-to-search --create shop.orders --start earliest\n"
         "  feedmux consume orders-to-search --exec ./index-one.sh\n"
-        "  feedmux consume orders-to-search --until-caught-up --exec 'gzip >> orders.gz' --batch 500\n"
+        "  feedmux consume orders-to-search --until-caught-up --exec ./index-many.sh --batch 500\n"
         "  feedmux consume orders-to-search | tee -a orders.jsonl\n"
         "  feedmux consume orders --join --create shop.orders --exec ./index-one.sh --jobs 4\n\n"
         "An event is acknowledged when it has been written, or when the command of --exec has exited with 0. An event\n"
@@ -269,6 +269,11 @@ def _explained(error: Exception, name: str, *, joins: bool = False) -> CliError 
                 f"subscription {name!r} is not a group", f"Make it a group: feedmux subscriptions update {name} --group"
             )
         return CliError(f"subscription {name!r} is a group", "Use --join to read it as one of its members.")
+    if joins and isinstance(error, feedmux.DeadLettersUnavailable):
+        return CliError(
+            "the server has no collection for the dead letters that exit status 65 of the command makes",
+            "Exit with another status to get the event again, or let the operator configure dead_letters.",
+        )
     if isinstance(error, feedmux.SubscriptionBusy):
         return CliError(
             f"another client reads subscription {name!r}",

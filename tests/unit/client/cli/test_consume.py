@@ -13,11 +13,12 @@ from bson.timestamp import Timestamp
 
 import feedmux
 from feedmux.cli import main
-from feedmux.cli.consume import Command, Sink, process_events
+from feedmux.cli.consume import Command, Sink, _explained, process_events
 from feedmux.cli.event_output import EventOutput, Notices
 from feedmux.cli.failure import CliError
 from feedmux.cli.signals import Signals
 from feedmux.cli.terminal import Painted, say, write
+from feedmux.errors import make_error
 
 
 @pytest.mark.parametrize(
@@ -224,3 +225,11 @@ def test_it_is_caught_up_after_all_events_before_the_head(
     else:
         with pytest.raises(feedmux.FeedInvalidated):
             process_events(*arguments, lambda: None, lambda: nothing_left)
+
+
+def test_a_status_that_needs_a_collection_for_dead_letters_is_explained() -> None:
+    error = make_error("FAILED_PRECONDITION", "leave settle.failed.reject unset", "DEAD_LETTERS_UNAVAILABLE", {})
+    found = _explained(error, "orders", joins=True)
+    assert found is not None
+    assert "exit status 65" in found.message
+    assert "dead_letters" in found.hint
