@@ -47,12 +47,7 @@ class Summary:
 def run_block(first: int, count: int, size: str, scenario: str = "") -> list[Summary]:
     """Run `count` seeds, one after the other."""
     seeds = range(first, first + count)
-    gc.collect()
-    gc.freeze()  # what is left is no garbage, and would cost as much to look at as a run's own objects
-    try:
-        return [Summary.of(simulate(seed, SIZES[size], scenario=scenario), scenario) for seed in seeds]
-    finally:
-        gc.unfreeze()
+    return [Summary.of(simulate(seed, SIZES[size], scenario=scenario), scenario) for seed in seeds]
 
 
 def digests(first: int, count: int, size: str) -> list[str]:
@@ -88,7 +83,8 @@ def _run_many(first: int, count: int, size: str, scenario: str, jobs: int) -> in
     began_s = told_s = time.monotonic()
     ran = failed = steps = 0
     virtual_s = 0.0
-    with ProcessPoolExecutor(jobs) as pool:
+    # What is loaded is no garbage, and would cost as much to look at as a run's own objects.
+    with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
         running = [pool.submit(run_block, begin, each, size, scenario) for begin, each in _blocks(first, count)]
         try:
             for done in as_completed(running):

@@ -16,7 +16,8 @@ from tests.tables import over
 
 
 def rsa_key(kid: str, bits: int = 2048) -> dict[str, Any]:
-    public = rsa.generate_private_key(65537, bits).public_key()
+    # Nothing is signed: any modulus of so many bits does, and takes no time to find when tests are collected.
+    public = rsa.RSAPublicNumbers(65537, 2**bits - 1 - 2 * len(kid)).public_key()
     return {**jwt.algorithms.RSAAlgorithm.to_jwk(public, as_dict=True), "kid": kid}
 
 
