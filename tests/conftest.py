@@ -33,6 +33,8 @@ hypothesis.settings.load_profile("feedmux")
 # Collecting tests makes hundreds of thousands of objects, which stay. Walking them costs a third of the time.
 gc.disable()
 
+default_ports.refuse()
+
 # A run that was started in the background ignores SIGINT, and so would the processes that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # So does one under nohup SIGHUP. Processes that it starts have no handler, and so the default.

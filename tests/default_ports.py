@@ -3,12 +3,25 @@
 import errno
 import os
 import socket
+import sys
 from pathlib import Path
+from typing import Any
 
 from tests.started import descendants
 
 DEFAULT_PORTS = frozenset({7117, 7118, 7119, 9117, 6379, 26379, 27017})
 _SYN_SENT, _ESTABLISHED, _LISTEN = "02", "01", "0A"
+
+
+def refuse() -> None:
+    """Let no Python socket of this process listen on a default port, not even for a moment: beside the test that does,
+    another test or a server of the user's fails."""
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "socket.bind" and isinstance(address := arguments[1], tuple) and address[1] in DEFAULT_PORTS:
+            raise AssertionError(f"a test must not use the default ports: {address}")
+
+    sys.addaudithook(audit)
 
 
 def used() -> dict[int, str]:

@@ -15,6 +15,8 @@ from tests.cli.conftest import run, write_config
 
 MAIN = {"main": {"uri": "mongodb://127.0.0.1:1/"}}
 
+LISTENERS = ("data", "operator", "health", "metrics")
+
 Start = Callable[..., Awaitable[str]]
 
 
@@ -22,11 +24,11 @@ Start = Callable[..., Awaitable[str]]
 def start(mongo: ReplicaSet, redis_server: RedisServer) -> Start:
     """Starts a server with these values over good ones; why it could not."""
 
-    async def starting(*, insecure: bool = True, **values: Any) -> str:
+    async def starting(*, insecure: bool = True, listen: dict[str, str] | None = None, **values: Any) -> str:
         base = {
             "sources": {"main": {"uri": mongo.uri}},
             "redis": {"url": redis_server.url},
-            "listen": dict.fromkeys(("data", "operator", "health"), "127.0.0.1:0"),
+            "listen": dict.fromkeys(LISTENERS, "127.0.0.1:0") | (listen or {}),
         }
         with pytest.raises(CannotStart) as caught:
             async with running(make_config({**base, **values}), insecure_no_auth=insecure):
@@ -80,12 +82,11 @@ async def test_files(start: Start, tmp_path: Path) -> None:
 
 
 async def test_files_are_read_before_a_port_is_opened(start: Start, redis_server: RedisServer, tmp_path: Path) -> None:
-    listen = dict.fromkeys(("data", "operator", "health"), f"127.0.0.1:{redis_server.port}")
+    listen = dict.fromkeys(LISTENERS, f"127.0.0.1:{redis_server.port}")
     assert "tenants_file" in await start(insecure=False, tenants_file=str(tmp_path / "absent.yaml"), listen=listen)
 
 
 @pytest.mark.parametrize("name", ["data", "operator", "health"])
 async def test_a_port_in_use(start: Start, redis_server: RedisServer, name: str) -> None:
-    listen = dict.fromkeys(("data", "operator", "health"), "127.0.0.1:0")
-    said = await start(listen={**listen, name: f"127.0.0.1:{redis_server.port}"})
+    said = await start(listen={name: f"127.0.0.1:{redis_server.port}"})
     assert f"Set listen.{name} (or FEEDMUX_LISTEN__{name.upper()}) to another" in said
