@@ -143,43 +143,26 @@ def test_another_target_of_grpc_is_taken_as_it_is(text: str) -> None:
     assert checked_endpoint(text) == text
 
 
+NO_ADDRESSES = (
+    *("localhost:", ":7117", "localhost:0", "localhost:65536", f"localhost:{'9' * 5000}", "localhost:٧١١٧", "::1:7117"),
+    *("[::1:7117", "[localhost]:7117", "user@host:7117", "two words:7117", "host/path:7117", "a\x00b:7117", ""),
+    *(".:7117", "feeds..example.com:7117", f"{'a' * 64}.example.com:7117", "vsock:2:7117"),
+)
+NO_SERVERS = (
+    *("dns://feeds.example.com:7117", "dns:////feeds.example.com:7117", "dns:///feeds.example.com:7117/", "dns:7117"),
+    *("ipv4:localhost:7117", "ipv4:10.0.0.1", "ipv4:10.0.0.1:7117, 10.0.0.2:7117", "ipv4:[::1]:7117", "ipv6:::1"),
+    *("unix:///", "unix://run/feedmux.sock", "unix-abstract:", "xds:///"),
+)
+
+
 @over(
     ("text", "words"),
     [
         ("localhost", "is not HOST:PORT, as in localhost:7117"),
-        ("localhost:", "is not HOST:PORT"),
-        (":7117", "is not HOST:PORT"),
-        ("localhost:0", "is not HOST:PORT"),
-        ("localhost:65536", "is not HOST:PORT"),
-        (f"localhost:{'9' * 5000}", "is not HOST:PORT"),
-        ("localhost:٧١١٧", "is not HOST:PORT"),
-        ("::1:7117", "is not HOST:PORT"),
-        ("[::1:7117", "is not HOST:PORT"),
-        ("[localhost]:7117", "is not HOST:PORT"),
-        ("user@host:7117", "is not HOST:PORT"),
-        ("two words:7117", "is not HOST:PORT"),
-        ("host/path:7117", "is not HOST:PORT"),
-        ("a\x00b:7117", "is not HOST:PORT"),
-        ("", "is not HOST:PORT"),
-        (".:7117", "is not HOST:PORT"),
-        ("feeds..example.com:7117", "is not HOST:PORT"),
-        (f"{'a' * 64}.example.com:7117", "is not HOST:PORT"),
+        *((text, "is not HOST:PORT") for text in NO_ADDRESSES),
         ("dns:///", r"'dns:///' names no server; .* as in dns:///feeds.example.com:7117"),
-        ("dns://feeds.example.com:7117", "names no server"),
-        ("dns:////feeds.example.com:7117", "names no server"),
-        ("dns:///feeds.example.com:7117/", "names no server"),
-        ("dns:7117", "names no server"),
-        ("ipv4:localhost:7117", "names no server"),
-        ("ipv4:10.0.0.1", "names no server"),
-        ("ipv4:10.0.0.1:7117, 10.0.0.2:7117", "names no server"),
-        ("ipv4:[::1]:7117", "names no server"),
-        ("ipv6:::1", "names no server"),
         ("unix:", "names no server; .* as in unix:/run/feedmux.sock"),
-        ("unix:///", "names no server"),
-        ("unix://run/feedmux.sock", "names no server"),
-        ("unix-abstract:", "names no server"),
-        ("xds:///", "names no server"),
-        ("vsock:2:7117", "is not HOST:PORT"),
+        *((text, "names no server") for text in NO_SERVERS),
         ("http://here:1/path", "is a URL; give HOST:PORT, as in here:1"),
         ("grpcs://here", "is a URL; give HOST:PORT, as in localhost:7117"),
     ],
