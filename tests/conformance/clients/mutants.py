@@ -22,153 +22,131 @@ from tests.conformance.clients import python_runner
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`apply` breaks the client; the scenario `caught_by` fails with a message like `saying`."""
+    """`new` in the place of `name` breaks the client; the scenario `caught_by` fails with a message like `saying`."""
 
-    apply: Callable[[], None]
+    of: Any
+    name: str
+    new: Callable[..., Any]
     caught_by: str
     saying: str
 
-
-def _repeat_after_reconnect() -> None:
-    begin = DeliveryTracker.begin
-
-    def forgetful(self: DeliveryTracker, *arguments: Any) -> None:
-        begin(self, *arguments)
-        self._repeats.clear()
-
-    DeliveryTracker.begin = forgetful  # type: ignore[method-assign, assignment]
+    def apply(self) -> None:
+        setattr(self.of, self.name, self.new)
 
 
-def _ack_with_old_sequences() -> None:
-    DeliveryTracker.acked_sequence = lambda self, acked: acked  # type: ignore[method-assign]
+_begin, _outgoing, _open_request = DeliveryTracker.begin, Connection._outgoing, Connection._open_request
+_acked_position = DeliveryTracker.acked_position
 
 
-def _never_refill() -> None:
-    CreditWindow._due = lambda self, *_: None  # type: ignore[method-assign]
+def _repeat(self: DeliveryTracker, *arguments: Any) -> None:
+    _begin(self, *arguments)
+    self._repeats.clear()
 
 
-def _refill_unasked() -> None:
-    CreditWindow.refill = lambda self, *_: Grant(1000, 1 << 30)  # type: ignore[method-assign]
+def _without_acks(self: Connection) -> list[bytes]:
+    closing = self._buffer.closing
+    return [message for message in _outgoing(self) if not closing or message == requests.CLOSE]
 
 
-def _count_no_credit() -> None:
-    CreditWindow.receive = lambda self, *_: None  # type: ignore[method-assign]
+def _taking_over(self: Connection) -> bytes:
+    message = change_feed_pb2.SubscribeRequest.FromString(_open_request(self))
+    message.open.takeover = self._opening.takeover
+    return message.SerializeToString()
 
 
-def _retry_everything() -> None:
-    _decide(lambda *_, **__: Step.REOPEN)
+def _at_once(self: recovery.Backoff, at_least_s: float | None = None) -> float:
+    return 0.0
 
 
-def _retry_nothing() -> None:
-    _decide(lambda *_, **__: Step.RAISE)
-
-
-def _decide(how: Callable[..., Step]) -> None:
-    recovery.next_step = how
-    stream_keeper.next_step = how  # type: ignore[attr-defined]
-
-
-def _hurry() -> None:
-    recovery.Backoff.next_s = lambda self, at_least_s=None: 0.0  # type: ignore[method-assign]
-
-
-def _never_watch() -> None:
-    Connection._watch = lambda *_: None  # type: ignore[method-assign]
-
-
-def _hear_no_heartbeats() -> None:
-    silence_detector.SilenceDetector.heard = lambda self: None  # type: ignore[method-assign]
-
-
-def _keep_fragments() -> None:
-    Reader.reset = lambda self: None  # type: ignore[method-assign]
-
-
-def _close_without_acks() -> None:
-    outgoing = Connection._outgoing
-
-    def without(self: Connection) -> list[bytes]:
-        closing = self._buffer.closing
-        return [message for message in outgoing(self) if not closing or message == requests.CLOSE]
-
-    Connection._outgoing = without  # type: ignore[method-assign]
-
-
-def _forget_the_reason() -> None:
-    status.make_error = lambda code, message, *_: make_error(code, message)  # type: ignore[attr-defined]
-
-
-def _say_nothing() -> None:
-    Connection._rewind = lambda self, rewound: self._forget_received()  # type: ignore[method-assign]
-
-
-def _copy_tokens_as_text() -> None:
-    batches.json_event_id = lambda text: bson.encode(json.loads(text)["_id"])  # type: ignore[attr-defined]
-
-
-def _count_characters() -> None:
-    batches._utf8_len = len  # type: ignore[assignment]
-
-
-def _stay_on_the_channel() -> None:
-    transport._Channel.leave = lambda self: None  # type: ignore[method-assign]
-
-
-def _tell_less_than_was_acked() -> None:
-    acked_position = DeliveryTracker.acked_position
-    DeliveryTracker.acked_position = lambda self, acked: acked_position(self, max(0, acked - 1))  # type: ignore[method-assign]
-
-
-def _take_over_again() -> None:
-    open_request = Connection._open_request
-
-    def again(self: Connection) -> bytes:
-        message = change_feed_pb2.SubscribeRequest.FromString(open_request(self))
-        message.open.takeover = self._opening.takeover
-        return message.SerializeToString()
-
-    Connection._open_request = again  # type: ignore[method-assign]
-
+_OTHER_SESSION = "reconnecting-acks-are-mapped-to-the-new-session"
 
 MUTANTS = {
-    "hands out again after a reconnect": Mutant(
-        _repeat_after_reconnect, "reconnecting-acks-are-mapped-to-the-new-session", "events are"
-    ),
+    "hands out again after a reconnect": Mutant(DeliveryTracker, "begin", _repeat, _OTHER_SESSION, "events are"),
     "acks with the old session's sequences": Mutant(
-        _ack_with_old_sequences, "reconnecting-acks-are-mapped-to-the-new-session", "acked"
+        DeliveryTracker, "acked_sequence", lambda self, acked: acked, _OTHER_SESSION, "acked"
     ),
-    "grants nothing more": Mutant(_never_refill, "credit-a-window-of-events", "not enough"),
-    "grants what was not taken": Mutant(_refill_unasked, "credit-a-window-of-events", "granted"),
-    "takes more than it granted": Mutant(_count_no_credit, "protocol_violations-credit-exceeded", "step"),
-    "retries everything": Mutant(_retry_everything, "errors-final-while-open", "not error"),
-    "retries nothing": Mutant(_retry_nothing, "errors-retried-while-open", "not enough"),
-    "does not wait as long as it is told": Mutant(_hurry, "reconnecting-not-before-the-server-says", "only .* s after"),
-    "waits endlessly for a silent server": Mutant(_never_watch, "reconnecting-a-silent-server", "not enough"),
+    "grants nothing more": Mutant(
+        CreditWindow, "_due", lambda self, *_: None, "credit-a-window-of-events", "not enough"
+    ),
+    "grants what was not taken": Mutant(
+        CreditWindow, "refill", lambda self, *_: Grant(1000, 1 << 30), "credit-a-window-of-events", "granted"
+    ),
+    "takes more than it granted": Mutant(
+        CreditWindow, "receive", lambda self, *_: None, "protocol_violations-credit-exceeded", "step"
+    ),
+    "retries everything": Mutant(
+        stream_keeper, "next_step", lambda *_, **__: Step.REOPEN, "errors-final-while-open", "not error"
+    ),
+    "retries nothing": Mutant(
+        stream_keeper, "next_step", lambda *_, **__: Step.RAISE, "errors-retried-while-open", "not enough"
+    ),
+    "does not wait as long as it is told": Mutant(
+        recovery.Backoff, "next_s", _at_once, "reconnecting-not-before-the-server-says", "only .* s after"
+    ),
+    "waits endlessly for a silent server": Mutant(
+        Connection, "_watch", lambda *_: None, "reconnecting-a-silent-server", "not enough"
+    ),
     "leaves a server that sends heartbeats": Mutant(
-        _hear_no_heartbeats, "reconnecting-heartbeats-hold-a-session", "only .* s after the last heartbeat"
+        silence_detector.SilenceDetector,
+        "heard",
+        lambda self: None,
+        "reconnecting-heartbeats-hold-a-session",
+        "only .* s after the last heartbeat",
     ),
     "hammers a server that is not there": Mutant(
-        _hurry, "reconnecting-an-absent-server-is-not-hammered", "15 calls in"
+        recovery.Backoff, "next_s", _at_once, "reconnecting-an-absent-server-is-not-hammered", "15 calls in"
     ),
     "hammers a server that ends its sessions": Mutant(
-        _hurry, "reconnecting-a-flapping-server-is-not-hammered", "15 calls in"
+        recovery.Backoff, "next_s", _at_once, "reconnecting-a-flapping-server-is-not-hammered", "15 calls in"
     ),
-    "puts fragments of two streams together": Mutant(_keep_fragments, "fragments-cut-between-fragments", "not enough"),
-    "closes without its acks": Mutant(_close_without_acks, "basics-close-flushes-acks", "events are"),
-    "forgets the reason": Mutant(_forget_the_reason, "errors-final-while-opening", "type is|reason is"),
+    "puts fragments of two streams together": Mutant(
+        Reader, "reset", lambda self: None, "fragments-cut-between-fragments", "not enough"
+    ),
+    "closes without its acks": Mutant(
+        Connection, "_outgoing", _without_acks, "basics-close-flushes-acks", "events are"
+    ),
+    "forgets the reason": Mutant(
+        status,
+        "make_error",
+        lambda code, message, *_: make_error(code, message),
+        "errors-final-while-opening",
+        "type is|reason is",
+    ),
     "gives tokens back as they stand in the text": Mutant(
-        _copy_tokens_as_text, "tokens-numbers-of-every-type", "not the resume token"
+        batches,
+        "json_event_id",
+        lambda text: bson.encode(json.loads(text)["_id"]),
+        "tokens-numbers-of-every-type",
+        "not the resume token",
     ),
-    "counts characters instead of bytes": Mutant(_count_characters, "credit-large-texts", "not enough"),
+    "counts characters instead of bytes": Mutant(batches, "_utf8_len", len, "credit-large-texts", "not enough"),
     "opens again on a silent connection": Mutant(
-        _stay_on_the_channel, "reconnecting-a-stream-in-order-stays", "1 connections|not enough"
+        transport._Channel,
+        "leave",
+        lambda self: None,
+        "reconnecting-a-stream-in-order-stays",
+        "1 connections|not enough",
     ),
-    "keeps a rewind to itself": Mutant(_say_nothing, "notices-rewound-without-a-notice", "rewound|not enough"),
+    "keeps a rewind to itself": Mutant(
+        Connection,
+        "_rewind",
+        lambda self, rewound: self._forget_received(),
+        "notices-rewound-without-a-notice",
+        "rewound|not enough",
+    ),
     "tells less than was acked": Mutant(
-        _tell_less_than_was_acked, "reconnecting-acks-are-mapped-to-the-new-session", "last_acked is"
+        DeliveryTracker,
+        "acked_position",
+        lambda self, acked: _acked_position(self, max(0, acked - 1)),
+        _OTHER_SESSION,
+        "last_acked is",
     ),
     "takes over again": Mutant(
-        _take_over_again, "reconnecting-the-route-and-the-takeover", "takeover is True, not False"
+        Connection,
+        "_open_request",
+        _taking_over,
+        "reconnecting-the-route-and-the-takeover",
+        "takeover is True, not False",
     ),
 }
 

@@ -8,45 +8,29 @@ from typing import Any
 import bson
 from bson import Binary, Code, Decimal128, Int64, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as sql
 
-BITS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+BITS = {sql.ByteType: 8, sql.ShortType: 16, sql.IntegerType: 32, sql.LongType: 64}
 
 
 class DoesNotFit(Exception):
     pass
 
 
-def expected(value: Any, data_type: DataType) -> Any:
+def expected(value: Any, data_type: sql.DataType) -> Any:
     """The value in the column; None for null. Raises DoesNotFit."""
     if value is None:
         return None
     match data_type:
-        case StructType():
+        case sql.StructType():
             if not isinstance(value, Mapping):
                 raise DoesNotFit
             return {field.name: _or_null(value.get(field.name), field.dataType) for field in data_type}
-        case MapType():
+        case sql.MapType():
             if not isinstance(value, Mapping):
                 raise DoesNotFit
             return [(key, _or_null(item, data_type.valueType)) for key, item in value.items()]
-        case ArrayType():
+        case sql.ArrayType():
             if not isinstance(value, list):
                 raise DoesNotFit
             return [_or_null(item, data_type.elementType) for item in value]
@@ -56,41 +40,41 @@ def expected(value: Any, data_type: DataType) -> Any:
     return found
 
 
-def _or_null(value: Any, data_type: DataType) -> Any:
+def _or_null(value: Any, data_type: sql.DataType) -> Any:
     try:
         return expected(value, data_type)
     except DoesNotFit:
         return None
 
 
-def _leaf(value: Any, data_type: DataType) -> Any:
+def _leaf(value: Any, data_type: sql.DataType) -> Any:
     is_int = isinstance(value, int) and not isinstance(value, bool)
     match data_type:
-        case ByteType() | ShortType() | IntegerType() | LongType():
+        case sql.ByteType() | sql.ShortType() | sql.IntegerType() | sql.LongType():
             half = 1 << BITS[type(data_type)] - 1
             whole = is_int or (isinstance(value, float) and value.is_integer())
             return int(value) if whole and -half <= value < half else None
-        case DoubleType():
+        case sql.DoubleType():
             exact = isinstance(value, float) or (is_int and (not isinstance(value, Int64) or abs(value) <= 1 << 53))
             return float(value) if exact else None
-        case BooleanType():
+        case sql.BooleanType():
             return value if isinstance(value, bool) else None
-        case DecimalType():
+        case sql.DecimalType():
             return _decimal(value, data_type) if is_int or isinstance(value, Decimal128) else None
-        case StringType():
+        case sql.StringType():
             return _text(value)
-        case BinaryType():
+        case sql.BinaryType():
             return _binary(value)
-        case TimestampType() | DateType():
+        case sql.TimestampType() | sql.DateType():
             seconds = value.time * 1000 if isinstance(value, Timestamp) else None
             milliseconds = int(value) if isinstance(value, DatetimeMS) else seconds
             if milliseconds is None:
                 return None
-            return milliseconds * 1000 if isinstance(data_type, TimestampType) else milliseconds // 86_400_000
+            return milliseconds * 1000 if isinstance(data_type, sql.TimestampType) else milliseconds // 86_400_000
     raise AssertionError(data_type)
 
 
-def _decimal(value: Any, data_type: DecimalType) -> Decimal | None:
+def _decimal(value: Any, data_type: sql.DecimalType) -> Decimal | None:
     number = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
     if not number.is_finite():
         return None

@@ -11,24 +11,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as sql
 
 from feedmux_spark.rows import row_maker
 from tests.unit.spark.events import event, stream
@@ -70,47 +53,50 @@ VALUES = st.recursive(
 )
 DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=7)
 LEAF_TYPES = st.sampled_from([
-    ByteType(), ShortType(), IntegerType(), LongType(), DoubleType(), BooleanType(), StringType(), BinaryType(),
-    TimestampType(), DateType(), DecimalType(10, 2), DecimalType(18, 0), DecimalType(38, 10), DecimalType(20, 20),
+    sql.ByteType(), sql.ShortType(), sql.IntegerType(), sql.LongType(), sql.DoubleType(), sql.BooleanType(),
+    sql.StringType(), sql.BinaryType(),
+    sql.TimestampType(), sql.DateType(), sql.DecimalType(10, 2), sql.DecimalType(18, 0), sql.DecimalType(38, 10),
+    sql.DecimalType(20, 20),
 ])  # fmt: skip
-TYPES: st.SearchStrategy[DataType] = st.recursive(
+TYPES: st.SearchStrategy[sql.DataType] = st.recursive(
     LEAF_TYPES,
     lambda inner: (
-        st.builds(ArrayType, inner)
-        | st.builds(lambda value: MapType(StringType(), value), inner)
+        st.builds(sql.ArrayType, inner)
+        | st.builds(lambda value: sql.MapType(sql.StringType(), value), inner)
         | st.dictionaries(NAMES, inner, min_size=1, max_size=3).map(
-            lambda fields: StructType([StructField(name, each) for name, each in fields.items()])
+            lambda fields: sql.StructType([sql.StructField(name, each) for name, each in fields.items()])
         )
     ),
     max_leaves=4,
 )
 SCHEMAS = st.dictionaries(NAMES, TYPES, min_size=1, max_size=4).map(
-    lambda fields: StructType([StructField(name, each) for name, each in fields.items()])
+    lambda fields: sql.StructType([sql.StructField(name, each) for name, each in fields.items()])
 )
 
 
 EDGES = st.sampled_from([base + off for base in (1 << 53, -(1 << 53), 1 << 31) for off in (-1, 0, 1)]).map(Int64)
 INTEGERS = EDGES | st.integers(-130, 130) | st.integers(-(1 << 31), (1 << 31) - 1) | LONG.map(Int64) | DOUBLES
-FITTING: dict[type[DataType], st.SearchStrategy[Any]] = {
-    ByteType: INTEGERS, ShortType: INTEGERS, IntegerType: INTEGERS, LongType: INTEGERS, DoubleType: INTEGERS,
-    BooleanType: st.booleans(),
-    StringType: st.text(max_size=20) | BINARIES | LEAVES,
-    BinaryType: BINARIES | LEAVES,
-    TimestampType: LEAVES, DateType: LEAVES,
-    DecimalType: DECIMALS | INTEGERS,
+FITTING: dict[type[sql.DataType], st.SearchStrategy[Any]] = {
+    sql.ByteType: INTEGERS, sql.ShortType: INTEGERS, sql.IntegerType: INTEGERS, sql.LongType: INTEGERS,
+    sql.DoubleType: INTEGERS,
+    sql.BooleanType: st.booleans(),
+    sql.StringType: st.text(max_size=20) | BINARIES | LEAVES,
+    sql.BinaryType: BINARIES | LEAVES,
+    sql.TimestampType: LEAVES, sql.DateType: LEAVES,
+    sql.DecimalType: DECIMALS | INTEGERS,
 }  # fmt: skip
 
 
-def fitting(data_type: DataType) -> st.SearchStrategy[Any]:
+def fitting(data_type: sql.DataType) -> st.SearchStrategy[Any]:
     """Values that mostly fit the type, or nearly do."""
     match data_type:
-        case StructType():
+        case sql.StructType():
             fields = {field.name: fitting(field.dataType) for field in data_type}
             inner: st.SearchStrategy[Any] = st.fixed_dictionaries({}, optional=fields)
             inner |= st.builds(dict, st.fixed_dictionaries(fields)) | st.builds(lambda a, b: a | b, DOCUMENTS, inner)
-        case ArrayType():
+        case sql.ArrayType():
             inner = st.lists(fitting(data_type.elementType), max_size=4)
-        case MapType():
+        case sql.MapType():
             inner = st.dictionaries(NAMES, fitting(data_type.valueType), max_size=4)
         case _:
             inner = FITTING[type(data_type)]
@@ -161,10 +147,10 @@ def as_numbers(array: pa.Array) -> list[Any]:
 
 @settings(max_examples=100)
 @given(CASES)
-def test_every_column_holds_what_the_rules_say(case: tuple[StructType, list[Any]]) -> None:
+def test_every_column_holds_what_the_rules_say(case: tuple[sql.StructType, list[Any]]) -> None:
     schema, documents = case
     events = stream(*(event(number, fullDocument=each) for number, each in enumerate(documents, 1)))
-    (batch,) = row_maker("typed", StructType([StructField("document", schema)]), "null").record_batches(events)
+    (batch,) = row_maker("typed", sql.StructType([sql.StructField("document", schema)]), "null").record_batches(events)
     batch.validate(full=True)
     decoded = [each.get("fullDocument") for each in bson.decode_all(events, MILLISECONDS)]
     wanted = [expected(each, schema) if isinstance(each, dict) else None for each in decoded]
@@ -173,7 +159,7 @@ def test_every_column_holds_what_the_rules_say(case: tuple[StructType, list[Any]
 
 
 def test_not_a_number_stays_one() -> None:
-    schema = StructType([StructField("document", StructType([StructField("a", DoubleType())]))])
+    schema = sql.StructType([sql.StructField("document", sql.StructType([sql.StructField("a", sql.DoubleType())]))])
     (batch,) = row_maker("typed", schema, "fail").record_batches(stream(event(fullDocument={"a": math.nan})))
     assert batch.column("document").null_count == 0
     assert np.isnan(batch.column("document").field(0)[0].as_py())
