@@ -71,60 +71,48 @@ def test_what_it_holds(tmp_path: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("tenants:\n  - name: a\n  - name: b\n    colour: canary\n", 4, "tenants.1.colour: there is no such"),
+        ("(a)  - name: b\n    colour: canary\n", 4, "tenants.1.colour: there is no such"),
         ("tenants:\n  - name: 'a{canary}'\n", 2, "tenants.0.name: tenant must be letters"),
-        ("tenants:\n  - name: a\n    api_key_hashes:\n      - canary\n", 3, "64 hexadecimal digits"),
-        ("tenants:\n  - name: a\n    api_keys:\n      - label: x\n", 4, "tenants.0.api_keys.0.sha256: it is required"),
+        ("(a)    api_key_hashes:\n      - canary\n", 3, "64 hexadecimal digits"),
+        ("(a)    api_keys:\n      - label: x\n", 4, "tenants.0.api_keys.0.sha256: it is required"),
+        ("(a)    api_keys:\n      - sha256: HASH\n        expires: canary\n", 5, "tenants.0.api_keys.0.expires"),
+        ("(a)    api_keys:\n      - sha256: HASH\n        expires: 2027-01-31 10:00:00\n", 5, "timezone"),
+        ("(a)    api_key_hashes: [HASH]\n  - name: a\n", 4, "this tenant appears in the file twice"),
         (
-            f"tenants:\n  - name: a\n    api_keys:\n      - sha256: '{ONE}'\n        expires: canary\n",
-            5,
-            "tenants.0.api_keys.0.expires",
-        ),
-        (
-            f"tenants:\n  - name: a\n    api_keys:\n      - sha256: '{ONE}'\n        expires: 2027-01-31 10:00:00\n",
-            5,
-            "timezone",
-        ),
-        (
-            f"tenants:\n  - name: a\n    api_key_hashes: ['{ONE}']\n  - name: a\n",
-            4,
-            "this tenant appears in the file twice",
-        ),
-        (
-            "tenants:\n  - name: a\n    api_key_hashes: [HASH]\n  - name: b\n    api_keys: [\n      {sha256: HASH}]\n",
+            "(a)    api_key_hashes: [HASH]\n  - name: b\n    api_keys: [\n      {sha256: HASH}]\n",
             6,
             "this key appears in the file twice",
         ),
         (
-            "tenants:\n  - name: a\n    certificates: [{dns: x}]\n  - name: b\n    certificates:\n      - dns: x\n",
+            "(a)    certificates: [{dns: x}]\n  - name: b\n    certificates:\n      - dns: x\n",
             6,
             "this dns appears in the file twice",
         ),
-        ("tenants:\n  - name: a\n    certificates:\n      - {dns: x, uri: y}\n", 4, "name one of"),
-        ("tenants:\n  - name: a\n    name: b\n", 3, "appears twice in its mapping"),
-        ("tenants:\n  - name: a\n   canary: [\n", 3, "cannot be parsed"),
+        ("(a)    certificates:\n      - {dns: x, uri: y}\n", 4, "name one of"),
+        ("(a)    name: b\n", 3, "appears twice in its mapping"),
+        ("(a)   canary: [\n", 3, "cannot be parsed"),
         ("tenants:\n  - name: *canary\n", 2, "cannot be parsed"),
         ("tenants:\n  - name: !canary a\n", 2, "cannot be parsed"),
         ("tenants: 7\n", 1, "tenants: it should be a list"),
         ("tenants: []\n", 1, "tenants: it should have at least 1 entry"),
-        ("tenants:\n  - name: a\n    grants: shop\n", 3, "tenants.0.grants: it should be a list"),
+        ("(a)    grants: shop\n", 3, "tenants.0.grants: it should be a list"),
         # Each of these let its tenant see more, or for longer, than the file seems to say.
-        ("tenants:\n  - name: a\n    grants:\n    # - database: shop\n", 2, "grants has no value"),
-        ("tenants:\n  - name: a\n    grants:\n      - database: shop\n        match:\n", 4, "match has no value"),
-        (f"tenants:\n  - name: a\n    api_keys:\n      - sha256: '{ONE}'\n        expires: ~\n", 4, "expires has no"),
+        ("(a)    grants:\n    # - database: shop\n", 2, "grants has no value"),
+        ("(a)    grants:\n      - database: shop\n        match:\n", 4, "match has no value"),
+        ("(a)    api_keys:\n      - sha256: HASH\n        expires: ~\n", 4, "expires has no"),
         (
-            f"tenants:\n  - name: a\n    api_key_hashes: ['{hash_key('')}']\n",
+            f"(a)    api_key_hashes: ['{hash_key('')}']\n",
             3,
             "the hash of an empty key: callers without a key would be accepted",
         ),
-        ("tenants:\n  - name: a\n    quotas: 5\n", 3, "tenants.0.quotas: it should be a mapping of names to values"),
+        ("(a)    quotas: 5\n", 3, "tenants.0.quotas: it should be a mapping of names to values"),
         # Reads of history would never begin.
-        ("tenants:\n  - name: a\n    quotas: {catch_up_streams: 0}\n", 3, "should be greater than or equal to 1"),
+        ("(a)    quotas: {catch_up_streams: 0}\n", 3, "should be greater than or equal to 1"),
         ("default_quotas:\n  catch_up_streams: 0\ntenants: [{name: a}]\n", 2, "should be greater than or equal to 1"),
     ],
 )
 def test_mistakes_are_pointed_at(tmp_path: Path, text: str, line: int, words: str) -> None:
-    message = mistake(tmp_path, text.replace("HASH", f"'{ONE}'"))
+    message = mistake(tmp_path, text.replace("(a)", "tenants:\n  - name: a\n").replace("HASH", f"'{ONE}'"))
     assert f"line {line}" in message
     assert words in message
 
