@@ -58,8 +58,8 @@ class Document:
         self._budget = budget
         self._begin(_EVENT)
 
-    def begin_anew(self, size: Size) -> None:
-        """Continue with a new document of this size, of which nothing else is known."""
+    def replace(self, size: Size) -> None:
+        """Another document takes its place, of this size; nothing else is known of that."""
         self._begin(Origin(size, frozenset({()})))
 
     def _begin(self, origin: Origin) -> None:

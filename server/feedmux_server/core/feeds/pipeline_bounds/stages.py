@@ -82,7 +82,7 @@ def _replace_root(scope: Scope, name: str, content: Any) -> None:
 def _replace_with(scope: Scope, name: str, content: Any) -> None:
     size = scope.budget.check(evaluate(scope, content), name)
     scope.budget.end_stage(name)
-    scope.document.begin_anew(size)
+    scope.document.replace(size)
 
 
 def _redact(scope: Scope, name: str, content: Any) -> None:
