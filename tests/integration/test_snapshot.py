@@ -601,6 +601,20 @@ async def test_a_range_up_to_the_least_id(stepwise: Here, database: Documents) -
     assert bson.decode(event)["documentKey"] == {"_id": MinKey()}
 
 
+async def test_an_empty_range_ends_before_the_drop_that_follows_it(stepwise: Here, database: Documents) -> None:
+    api, wanted, service = stepwise.api, feed(database.name, "c"), stepwise.server.service
+    database.c.insert_one({"_id": 1})
+    after = (await api.resolve(wanted, SNAPSHOT)).position
+    database.other.insert_one({})
+    latest = inspect_position((await api.resolve(wanted, LATEST)).position).token
+    database.c.drop()
+    key = service.access.key_of(await service.access.feed_of(wanted, "default"), "default")
+    copied = inspect_position(after).token.copied
+    assert copied is not None
+    until = latest.while_copying(copied)
+    assert await events_of(api, wanted, after, service.starts(key, "default").encoder().encode(until)) == []
+
+
 async def test_a_copy_is_not_planned_by_the_reader_of_another_query(stepwise: Here, database: Documents) -> None:
     """One that waits at the very time at which the copy begins."""
     api, wanted = stepwise.api, feed(database.name, "c")

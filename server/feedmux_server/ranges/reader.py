@@ -7,6 +7,7 @@ from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.cached_range import as_chunk, trimmed
 from feedmux_server.core.delivery.copy_range import has_documents, is_of_one_step
 from feedmux_server.core.delivery.taken import BSON, Delivery, Ended
+from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -106,9 +107,11 @@ class RangeReader:
                 cut = trimmed(taken, start, until) if until is not None else taken
                 self.passed = cut is not taken
                 return cut
-            if isinstance(taken, Ended):
+            is_complete = until is not None and self.has_reached(until)
+            # An invalidate after the range does not concern it.
+            if isinstance(taken, Ended) and not (is_complete and taken.error.reason is ErrorReason.FEED_INVALIDATED):
                 raise taken.error
-            if not self.can_receive or (until is not None and self.has_reached(until)):
+            if is_complete or not self.can_receive:
                 return None
             if target is not None and self.has_read(target):
                 return None
