@@ -19,6 +19,10 @@ func (w *creditWindow) open() grant {
 	waitingEvents := w.received.events - w.discarded.events - w.taken.events
 	waitingBytes := w.received.bytes - w.discarded.bytes - w.taken.bytes
 	first := grant{max(0, w.size.events-waitingEvents), max(0, w.size.bytes-waitingBytes)}
+	if first.events == 0 || first.bytes == 0 {
+		// One without the other brings nothing. A server that clamps it would leave nothing to grant after that.
+		first = grant{}
+	}
 	w.granted = grant{w.received.events + first.events, w.received.bytes + first.bytes}
 	return first
 }

@@ -77,6 +77,15 @@ func TestTheServerClampsTheWindow(t *testing.T) {
 	}
 }
 
+func TestAServerThatAllowsLessThanTheOneBeforeIsGrantedMore(t *testing.T) {
+	window := opened100()
+	receive(t, window, sized(5, 1500, 600))
+	same(t, window.open(), grant{}) // the bytes are used up
+	window.limit(10, 0)
+	window.take(sized(5, 1500, 600))
+	same(t, window.refill(), grant{10, 1000})
+}
+
 func TestOneEventMayOverdrawTheBytes(t *testing.T) {
 	receive(t, opened100(), sized(2, 5000, 4500))
 	for _, over := range []*Batch{sized(101, 101, 1), sized(2, 2000, 1000), sized(2, 2000, 500)} {

@@ -32,6 +32,10 @@ export class CreditWindow {
   open(): Grant {
     this.#unusedEvents = Math.max(0, this.#eventsMax - this.#waitingEvents);
     this.#unusedBytes = Math.max(0, this.#bytesMax - this.#waitingBytes);
+    if (this.#unusedEvents === 0 || this.#unusedBytes === 0) {
+      // One without the other brings nothing. A server that clamps it would leave nothing to grant after that.
+      this.#unusedEvents = this.#unusedBytes = 0;
+    }
     return { events: this.#unusedEvents, bytes: this.#unusedBytes };
   }
 

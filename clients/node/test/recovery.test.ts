@@ -103,6 +103,16 @@ test("what waits and what was granted never exceed the window", () => {
   }, feedmux.ProtocolError);
 });
 
+test("a server that allows less than the one before is granted more", () => {
+  const window = new CreditWindow(100, 1000);
+  window.open();
+  window.receive(5, 1500, 600);
+  assert.deepEqual(window.open(), { events: 0, bytes: 0 }, "the bytes are used up");
+  window.limit(10, 0);
+  window.take(5, 1500);
+  assert.deepEqual(window.refill(), { events: 10, bytes: 1000 });
+});
+
 test("one event may overdraw the bytes, and its debt is paid first", () => {
   const window = new CreditWindow(8, 1000);
   window.open();

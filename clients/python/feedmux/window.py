@@ -40,6 +40,9 @@ class CreditWindow:
         waiting_events = self._received_events - self._discarded_events - taken_events
         waiting_bytes = self._received_bytes - self._discarded_bytes - taken_bytes
         grant = Grant(max(0, self._events_max - waiting_events), max(0, self._bytes_max - waiting_bytes))
+        if not grant.events or not grant.size_bytes:
+            # One without the other brings nothing. A server that clamps it would leave nothing to grant after that.
+            grant = Grant(0, 0)
         self._granted_events = self._received_events + grant.events
         self._granted_bytes = self._received_bytes + grant.size_bytes
         return grant

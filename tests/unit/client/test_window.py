@@ -25,6 +25,15 @@ def test_refills_when_a_quarter_was_taken() -> None:
     assert window.refill(49, 340) is None
 
 
+def test_a_server_that_allows_less_than_the_one_before_is_granted_more() -> None:
+    window = CreditWindow(100, 1000)
+    window.open(0, 0)
+    window.receive(5, 1500, lambda: 600)
+    assert window.open(0, 0) == Grant(0, 0), "the bytes are used up"
+    window.limit(10, 0)
+    assert window.refill(5, 1500) == Grant(10, 1000)
+
+
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 400), st.booleans()), max_size=60))
 def test_never_stalls_and_never_exceeds(steps: list[tuple[int, int, bool]]) -> None:
     """Whatever sizes come: once everything is taken there is credit again, and what waits stays within the window."""

@@ -34,6 +34,10 @@ final class CreditWindow {
         long waitingEvents = receivedEvents - discardedEvents - takenEvents;
         long waitingBytes = receivedBytes - discardedBytes - takenBytes;
         Grant grant = new Grant(Math.max(0, eventsMax - waitingEvents), Math.max(0, bytesMax - waitingBytes));
+        if (grant.events == 0 || grant.bytes == 0) {
+            // One without the other brings nothing. A server that clamps it would leave nothing to grant after that.
+            grant = new Grant(0, 0);
+        }
         grantedEvents = receivedEvents + grant.events;
         grantedBytes = receivedBytes + grant.bytes;
         return grant;

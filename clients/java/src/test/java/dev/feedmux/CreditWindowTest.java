@@ -49,6 +49,16 @@ final class CreditWindowTest {
     }
 
     @Test
+    void aServerThatAllowsLessThanTheOneBeforeIsGrantedMore() {
+        CreditWindow window = new CreditWindow(100, 1000);
+        window.open(0, 0);
+        window.receive(5, 1500, () -> 600);
+        assertEquals(new Grant(0, 0), window.open(0, 0), "the bytes are used up");
+        window.limit(10, 0);
+        assertEquals(new Grant(10, 1000), window.refill(5, 1500));
+    }
+
+    @Test
     void oneEventMayOverdrawTheBytes() {
         CreditWindow window = new CreditWindow(100, 1000);
         window.open(0, 0);
