@@ -182,6 +182,7 @@ def process_events(
             with notices.bar.hidden(), signals.deferred():
                 sink.process(events)
                 session.ack(events[-1])
+            notices.processed(events, session.copying)
             done += len(events)
         else:
             at_pause()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from time import monotonic
 from typing import Final
 
 import bson
@@ -105,6 +108,11 @@ class Notices:
         self.bar = CopyBar()
         self._lost_at: Timestamp | None = None
         self._reconnecting = False
+        self._copying: feedmux.SnapshotStatus | None = None
+        self._documents = 0
+        self._began_s: float | None = None
+        """When the first documents were processed, which count for no rate."""
+        self._since_then = 0
 
     def show(self, notice: feedmux.Notice) -> None:
         """Print a notice."""
@@ -125,6 +133,24 @@ class Notices:
         self.session = session
         if session.copying is not None:
             self.bar.show(session.copying)
+
+    def processed(self, events: Sequence[feedmux.Event], copying: feedmux.SnapshotStatus | None) -> None:
+        """Show that documents of a copy are processed. The server's messages come in order with them: where a
+        command is slow, thousands of documents wait before the next one."""
+        documents = sum(event.snapshot for event in events) if copying is not None else 0
+        if copying is None or not documents:
+            return
+        if copying is not self._copying:
+            self._copying, self._documents = copying, 0
+        self._documents += documents
+        now_s, left_s = monotonic(), None
+        left = copying.documents_estimated - copying.documents - self._documents
+        if self._began_s is None:
+            self._began_s = now_s
+        else:
+            self._since_then += documents
+            left_s = left * (now_s - self._began_s) / self._since_then if left > 0 else None
+        self.bar.show(replace(copying, documents=copying.documents + self._documents, remaining_s=left_s))
 
     def check(self) -> None:
         """Print a line if the session has heard from the server since the connection was lost."""

@@ -36,6 +36,13 @@ def test_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFix
     assert words in capsys.readouterr().err
 
 
+class Document(str):
+    """An event of a copy."""
+
+    __slots__ = ()
+    snapshot = True
+
+
 class ScriptedSession:
     """Plays a list: an event, None where none has arrived, an error."""
 
@@ -215,7 +222,7 @@ def test_it_is_caught_up_after_all_events_before_the_head(
 ) -> None:
     """The head is (5, 2). At (5, 1), the first event of that time may come yet, or the next one of its transaction."""
     end = feedmux.FeedInvalidated("went on")
-    session, sink = ScriptedSession(*(events or (None, None)), None, end, end), Recorded()
+    session, sink = ScriptedSession(*([*map(Document, events)] or (None, None)), None, end, end), Recorded()
     session.cluster_time = Timestamp(*reached)
     session.copying = feedmux.SnapshotStatus(True, 0) if copying else None
     arguments = cast(feedmux.Session, session), sink, Signals(), Notices(), 1, None, Timestamp(5, 2)
@@ -233,3 +240,14 @@ def test_a_status_that_needs_a_collection_for_dead_letters_is_explained() -> Non
     assert found is not None
     assert "exit status 65" in found.message
     assert "dead_letters" in found.hint
+
+
+def test_the_bar_moves_with_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, notices = ScriptedSession(*map(Document, "abc")), Notices()
+    session.copying = feedmux.SnapshotStatus(True, 100, documents_estimated=200, remaining_s=1.0)
+    shown = list[feedmux.SnapshotStatus]()
+    monkeypatch.setattr(notices.bar, "show", shown.append)
+    clock = iter((10.0, 15.0, 20.0))
+    monkeypatch.setattr("feedmux.cli.event_output.monotonic", lambda: next(clock))
+    process_events(cast(feedmux.Session, session), Recorded(), Signals(), notices, 1, 3, None, lambda: None)
+    assert [(each.documents, each.documents_per_s) for each in shown] == [(101, None), (102, 0.2), (103, 0.2)]
