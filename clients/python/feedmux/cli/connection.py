@@ -187,10 +187,10 @@ def _rejected(error: feedmux.FeedmuxError, args: argparse.Namespace) -> CliError
             f"{args.endpoint} does not know this client certificate, and no API key was given",
             "Add the certificate's name to the server's tenants file, or set FEEDMUX_API_KEY to a key.",
         )
-    return CliError(
-        f"{args.endpoint} wants an API key, and none was given",
-        "Set FEEDMUX_API_KEY or --api-key; `feedmux keys new` makes a key.",
-    )
+    hint = "Set FEEDMUX_API_KEY or --api-key; `feedmux keys new` makes a key."
+    if name := getattr(args, "ignored_context", None):
+        hint += f" The context in use is for another server: --context {name} sends its key to this one, too."
+    return CliError(f"{args.endpoint} wants an API key, and none was given", hint)
 
 
 def explained(error: feedmux.FeedmuxError, address: str, tls: bool | feedmux.Tls) -> CliError | None:

@@ -79,6 +79,8 @@ def fill_in(args: argparse.Namespace, *, with_defaults: bool = True) -> None:
     if context is not None and (args.context or not _elsewhere(context, known)):
         stored = {name: context.settings[name] for name in wanted if name in context.settings}
         given = given | stored if args.context else stored | given
+    elif context is not None:
+        args.ignored_context = context.name
     for name in wanted:
         value = given.get(name)
         setattr(args, name, SETTINGS[name].default if value is None and with_defaults else value)

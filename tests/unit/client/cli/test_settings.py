@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from feedmux.cli import main
-from feedmux.cli.connection import add_connection_options
+from feedmux.cli.connection import add_connection_options, connected
 from feedmux.cli.failure import CliError
 from feedmux.cli.operator import add_operator_options
 from feedmux.cli.settings import SETTINGS, chosen, fill_in
+from feedmux.errors import Unauthenticated
 
 
 @pytest.fixture(autouse=True)
@@ -290,3 +291,14 @@ def test_a_mistyped_name(capsys: pytest.CaptureFixture[str]) -> None:
     save("production", "--endpoint", "one:1")
     assert main(["context", "use", "prodution"]) == 1
     assert "Did you mean production?" in capsys.readouterr().err
+
+
+def test_a_context_of_another_server_is_named_where_a_key_is_missing() -> None:
+    save("one", "--endpoint", "one:1", "--api-key", "k1", "--use")
+    parser = argparse.ArgumentParser()
+    add_connection_options(parser)
+    args = parser.parse_args(["--endpoint", "other:1"])
+    args.complete(args)
+    with pytest.raises(CliError) as caught, connected(args):
+        raise Unauthenticated("no", status="UNAUTHENTICATED", reason="UNAUTHENTICATED")
+    assert "--context one" in caught.value.hint
