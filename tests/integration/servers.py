@@ -103,6 +103,10 @@ async def guarded(folder: Path) -> AsyncIterator[tuple[MongoClient[dict[str, Any
             yield admin, address
 
 
+START_S = 240.0
+"""For two seconds of work, beside a Spark with a core for each of its workers."""
+
+
 class ServerProcess:
     """A server that can be killed; its ports stay the same over restarts."""
 
@@ -124,8 +128,8 @@ class ServerProcess:
 
     async def start(self) -> None:
         self.process.start()
-        await self.process.wait_until_listening(self.ports[2], timeout_s=PATIENCE_S)
-        await self.process.wait_until_listening(self.ports[0], timeout_s=PATIENCE_S)
+        await self.process.wait_until_listening(self.ports[2], timeout_s=START_S)
+        await self.process.wait_until_listening(self.ports[0], timeout_s=START_S)
 
     async def kill9(self) -> None:
         await self.process.kill9()

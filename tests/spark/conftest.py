@@ -9,6 +9,7 @@ import os
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ import feedmux_spark
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.documents import Documents
 from tests.integration.servers import server_process, settings
-from tests.spark.support import Site
+from tests.spark.support import PATIENCE_S, Site
 
 # Spark starts its workers by this name; else `python3`, which need not be this environment's.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -31,6 +32,13 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_UDS_MODE", "true")
 # Most of these programs end before Java's second compiler has saved what it costs.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test ends after its waits, not before."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(3 * PATIENCE_S))
 
 
 @pytest.fixture(scope="session")

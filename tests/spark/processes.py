@@ -60,9 +60,8 @@ class Driver:
         if self.started:
             with suppress(ProcessLookupError):
                 os.kill(self.jvm, signal.SIGKILL)
-            wait_until(lambda: not alive(self.jvm))
-        self._process.send_signal(signal.SIGKILL)
-        wait_until(lambda: not self._process.running)
+        end(self._process)
+        wait_until(lambda: not self.started or not alive(self.jvm))
 
     def _wait(self, name: str) -> None:
         def there() -> bool:
@@ -70,6 +69,12 @@ class Driver:
             return (self._folder / name).exists()
 
         wait_until(there)
+
+
+def end(process: Process) -> None:
+    """Kill it and wait. Of a process for which nobody waits Python complains later, in the middle of another test."""
+    process.send_signal(signal.SIGKILL)
+    wait_until(lambda: not process.running)
 
 
 def alive(pid: int) -> bool:

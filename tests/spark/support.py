@@ -20,7 +20,9 @@ from tests.documents import Document
 from tests.integration.servers import ServerProcess
 
 Write = Callable[[DataFrame, int], None]
-PATIENCE_S = 200
+PATIENCE_S = 600
+"""Each wait ends much sooner; but a Java that starts, and its Python workers, take ten times as long beside the five
+other processes of `./run test --all`."""
 
 
 @dataclass(frozen=True, slots=True)

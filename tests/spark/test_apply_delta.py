@@ -22,12 +22,12 @@ from pymongo.database import Database
 from feedmux_embedded import Process
 from feedmux_server.cli.sample_workload import Shop
 from tests.integration.servers import REPOSITORY
-from tests.spark.processes import descendants
-from tests.spark.support import Site
-from tests.spark.test_mirror_example import PATIENCE_S, SCRIPT, mirroring, writing
+from tests.spark.processes import descendants, end
+from tests.spark.support import PATIENCE_S, Site
+from tests.spark.test_mirror_example import SCRIPT, mirroring, writing
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(4 * PATIENCE_S)]
 
 SPARK, DELTA = "4.2.0", "4.4.0"
 """As in the README's table. pip's delta-spark says which Spark it is for; it is installed for that, its Python is not
@@ -141,7 +141,13 @@ def had(command: list[str], environment: dict[str, str], otherwise: str) -> str:
 def test_changes_are_merged_once(beside: Beside, tmp_path: Path) -> None:
     command = [str(beside.python), "-c", MERGES, str(tmp_path / "table")]
     done = subprocess.run(
-        command, env=beside.environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=840, check=False
+        command,
+        env=beside.environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
     )
     assert done.stdout.splitlines()[-1:] == ["passed"], done.stderr
 
@@ -174,7 +180,7 @@ def test_a_table_that_is_killed_and_followed_again_equals_the_collection(
         wait_until(lambda: not second.running, guard_s=PATIENCE_S)
     finally:
         for each in (first, second):
-            each.send_signal(signal.SIGKILL)
+            end(each)
     said = (tmp_path / "second").read_text()
     assert second.returncode == 0, said
     assert f"equal: {database.orders.count_documents({}):,} documents" in said

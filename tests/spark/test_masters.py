@@ -12,7 +12,7 @@ from feedmux_spark import java
 from tests.documents import Documents, insert
 from tests.integration.servers import REPOSITORY
 from tests.spark.processes import Driver
-from tests.spark.support import Sink
+from tests.spark.support import PATIENCE_S, Sink
 
 Options = Callable[..., dict[str, str]]
 
@@ -26,7 +26,7 @@ query = (
     spark.readStream.format("feedmux").options(**options).load().writeStream.format("parquet")
     .option("path", folder + "/out").option("checkpointLocation", folder + "/check").trigger(availableNow=True).start()
 )
-assert query.awaitTermination(120)
+assert query.awaitTermination(500)
 rows = spark.read.parquet(folder + "/out").collect()
 print("client", type(spark).__module__)
 print("found", sorted(bson.decode(bytes(row["event"]))["fullDocument"]["n"] for row in rows) == list(range(100)))
@@ -51,7 +51,7 @@ def test_spark_connect(java: None, database: Documents, options: Options, tmp_pa
     pytest.importorskip("zstandard", reason="Spark Connect's client needs it: pip install zstandard")
     insert(database, range(100))
     command = [sys.executable, "-c", CONNECT, repr(options()), str(tmp_path)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "client pyspark.sql.connect" in done.stdout
     assert "found True" in done.stdout

@@ -14,11 +14,9 @@ from pymongo.database import Database
 from feedmux_embedded import Process
 from feedmux_server.cli.sample_workload import Shop
 from tests.integration.servers import REPOSITORY
-from tests.spark.support import Site
+from tests.spark.processes import end
+from tests.spark.support import PATIENCE_S, Site
 from tests.waiting import wait_until
-
-PATIENCE_S = 250.0
-"""For a Java of its own, and several Python workers, on a slow machine."""
 
 SCRIPT = REPOSITORY / "spark_connector" / "examples" / "mirror_collection.py"
 
@@ -39,7 +37,7 @@ def started(log: Path, *arguments: str) -> Iterator[Process]:
         yield script
         wait_until(lambda: not script.running, guard_s=PATIENCE_S)
     finally:
-        script.send_signal(signal.SIGKILL)
+        end(script)
 
 
 def to_its_end(log: Path, *arguments: str) -> str:

@@ -21,11 +21,8 @@ from feedmux_spark.ranges import read_slice
 from feedmux_spark.stream import Progress
 from tests.documents import Documents, insert
 from tests.spark.processes import Driver
-from tests.spark.support import Sink, drain, offset, shown
+from tests.spark.support import PATIENCE_S, Sink, drain, offset, shown
 from tests.spark.test_faults import a_site, options_of, redis_command
-
-LONG_S = 600
-"""Beside five other processes, as in `./run test --all`."""
 
 Options = Callable[..., dict[str, str]]
 DOCUMENT = StructType([StructField("_id", LongType()), StructField("v", LongType())])
@@ -49,7 +46,6 @@ async def write(uri: str, database: str, ids: range) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(3 * LONG_S)
 async def test_a_mirror_equals_the_collection_whatever_breaks(spark: SparkSession, tmp_path: Path) -> None:
     """Queries fail before and after a batch is applied, and the server is killed, while the collection is written."""
     async with a_site(tmp_path, batch_events=100, snapshot_step_s=0) as (site, _):
@@ -76,7 +72,7 @@ async def test_a_mirror_equals_the_collection_whatever_breaks(spark: SparkSessio
             changes = spark.readStream.format("feedmux").options(**options).schema(wanted).load()
             writer = changes.writeStream.foreachBatch(apply).option("checkpointLocation", str(tmp_path / "check"))
             query = writer.trigger(availableNow=True).start()
-            assert query.awaitTermination(LONG_S)
+            assert query.awaitTermination(PATIENCE_S)
             ends.append(offset(shown(query, "sources")[0]["endOffset"]))
 
         ends = list[dict[str, Any]]()
@@ -130,7 +126,6 @@ async def test_a_copy_continues_with_another_server_and_an_empty_redis(tmp_path:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(2 * LONG_S)
 def test_a_batch_of_documents_comes_again_as_it_was(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path
 ) -> None:
@@ -146,7 +141,7 @@ def test_a_batch_of_documents_comes_again_as_it_was(
     assert len(before) == 100
     database.c.update_many({}, {"$inc": {"n": 1000}})
     database.c.delete_one({"n": 1150})
-    query = drain(spark, chosen, sink, check, LONG_S)
+    query = drain(spark, chosen, sink, check)
     assert events(sink, 1) == before
     seen = [bson.decode(event) for event in events(sink, "*")]
     assert [event["fullDocument"]["n"] for event in seen[:200]] == list(range(200))
