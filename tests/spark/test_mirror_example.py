@@ -100,7 +100,9 @@ def test_a_second_copy_removes_what_was_deleted_while_nobody_read(
 
 
 @pytest.mark.full
-def test_ctrl_c_ends_it_in_silence(site: Site, database: Database[dict[str, Any]], tmp_path: Path, java: None) -> None:
+def test_ctrl_c_ends_it_without_a_traceback_of_its_own(
+    site: Site, database: Database[dict[str, Any]], tmp_path: Path, java: None
+) -> None:
     database.orders.bulk_write([Shop(seed=1).change() for _ in range(10)])
     log, folder = tmp_path / "log", tmp_path / "mirror"
     with started(log, *mirroring(site, database, folder), "--follow") as script:
@@ -109,7 +111,9 @@ def test_ctrl_c_ends_it_in_silence(site: Site, database: Database[dict[str, Any]
         script.send_signal(signal.SIGINT)
     said = log.read_text()
     assert script.returncode == 130, said
-    assert "Traceback" not in said
+    # In the middle of a batch, Spark's workers may print where they were when their Java went away.
+    assert "KeyboardInterrupt" not in said
+    assert f'File "{SCRIPT}"' not in said
 
 
 def test_it_explains_itself(tmp_path: Path) -> None:
