@@ -6,16 +6,19 @@ type grant struct{ events, bytes int64 }
 // creditWindow is how much the server may still send, and when to grant more: bookkeeping in totals over the life of a
 // session. Invariant: granted - taken never exceeds the window, so what waits in the client is bounded by it.
 type creditWindow struct {
-	size                                grant
+	// size is what was chosen, or less, if the server of the present stream allows less.
+	chosen, size                        grant
 	granted, received, discarded, taken grant
 }
 
 func newCreditWindow(events, bytes int64) *creditWindow {
-	return &creditWindow{size: grant{events, bytes}}
+	chosen := grant{events, bytes}
+	return &creditWindow{chosen: chosen, size: chosen}
 }
 
 // open begins a new stream: earlier grants are void. The credit to open with leaves room for what still waits.
 func (w *creditWindow) open() grant {
+	w.size = w.chosen
 	waitingEvents := w.received.events - w.discarded.events - w.taken.events
 	waitingBytes := w.received.bytes - w.discarded.bytes - w.taken.bytes
 	first := grant{max(0, w.size.events-waitingEvents), max(0, w.size.bytes-waitingBytes)}

@@ -75,6 +75,8 @@ func TestTheServerClampsTheWindow(t *testing.T) {
 	if err := window.receive(sized(11, 11, 1)); !errors.Is(err, ErrProtocol) {
 		t.Fatal(err)
 	}
+	window.take(sized(11, 11, 1))
+	same(t, window.open(), grant{100, 1000}) // the next server limits it no longer
 }
 
 func TestAServerThatAllowsLessThanTheOneBeforeIsGrantedMore(t *testing.T) {

@@ -15,6 +15,8 @@ export interface Grant {
 
 /** Credit granted and not used, and what was received and not taken, in events and bytes. */
 export class CreditWindow {
+  readonly #chosen: Grant;
+  /** Chosen, or less, if the server of the present stream allows less. */
   #eventsMax: number;
   #bytesMax: number;
   #unusedEvents = 0;
@@ -24,12 +26,14 @@ export class CreditWindow {
   #waitingBytes = 0;
 
   constructor(eventsMax: number, bytesMax: number) {
+    this.#chosen = { events: eventsMax, bytes: bytesMax };
     this.#eventsMax = eventsMax;
     this.#bytesMax = bytesMax;
   }
 
   /** A new stream: earlier grants are void. The credit to open with leaves room for what still waits. */
   open(): Grant {
+    ({ events: this.#eventsMax, bytes: this.#bytesMax } = this.#chosen);
     this.#unusedEvents = Math.max(0, this.#eventsMax - this.#waitingEvents);
     this.#unusedBytes = Math.max(0, this.#bytesMax - this.#waitingBytes);
     if (this.#unusedEvents === 0 || this.#unusedBytes === 0) {

@@ -101,6 +101,8 @@ test("what waits and what was granted never exceed the window", () => {
   assert.throws(() => {
     window.receive(5, 5, 1);
   }, feedmux.ProtocolError);
+  window.take(7, 205);
+  assert.deepEqual(window.open(), { events: 8, bytes: 1000 }, "the next server limits it no longer");
 });
 
 test("a server that allows less than the one before is granted more", () => {

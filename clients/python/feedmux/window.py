@@ -23,8 +23,9 @@ class CreditWindow:
     """Totals of what was granted, received and taken by the user's loop, in events and bytes."""
 
     def __init__(self, events_max: int, bytes_max: int) -> None:
-        self._events_max = events_max
-        self._bytes_max = bytes_max
+        self._chosen = events_max, bytes_max
+        self._events_max, self._bytes_max = self._chosen
+        """What the user has chosen, or less, if the server of the present stream allows less."""
         self._granted_events = 0
         self._granted_bytes = 0
         self._received_events = 0
@@ -37,6 +38,7 @@ class CreditWindow:
 
         Return the initial credit, less what still waits in the client.
         """
+        self._events_max, self._bytes_max = self._chosen
         waiting_events = self._received_events - self._discarded_events - taken_events
         waiting_bytes = self._received_bytes - self._discarded_bytes - taken_bytes
         grant = Grant(max(0, self._events_max - waiting_events), max(0, self._bytes_max - waiting_bytes))

@@ -34,6 +34,17 @@ def test_a_server_that_allows_less_than_the_one_before_is_granted_more() -> None
     assert window.refill(5, 1500) == Grant(10, 1000)
 
 
+def test_the_window_is_the_chosen_one_again_where_a_server_no_longer_limits_it() -> None:
+    window = CreditWindow(100, 1000)
+    window.open(0, 0)
+    window.limit(10, 50)
+    window.receive(10, 20, nothing)
+    assert window.refill(10, 20) == Grant(10, 20)
+    assert window.open(10, 20) == Grant(100, 1000)
+    window.receive(40, 200, nothing)
+    assert window.refill(50, 220) == Grant(40, 200)
+
+
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 400), st.booleans()), max_size=60))
 def test_never_stalls_and_never_exceeds(steps: list[tuple[int, int, bool]]) -> None:
     """Whatever sizes come: once everything is taken there is credit again, and what waits stays within the window."""

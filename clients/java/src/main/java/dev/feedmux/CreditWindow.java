@@ -15,7 +15,10 @@ final class CreditWindow {
     /** Permission to send more. */
     record Grant(long events, long bytes) {}
 
+    private final Grant chosen;
+    /** As chosen, or less, if the server of the present stream allows less. */
     private long eventsMax;
+
     private long bytesMax;
     private long grantedEvents;
     private long grantedBytes;
@@ -25,12 +28,15 @@ final class CreditWindow {
     private long discardedBytes;
 
     CreditWindow(long eventsMax, long bytesMax) {
+        chosen = new Grant(eventsMax, bytesMax);
         this.eventsMax = eventsMax;
         this.bytesMax = bytesMax;
     }
 
     /** Begins a new stream, which voids earlier grants. The first credit leaves room for what still waits. */
     Grant open(long takenEvents, long takenBytes) {
+        eventsMax = chosen.events;
+        bytesMax = chosen.bytes;
         long waitingEvents = receivedEvents - discardedEvents - takenEvents;
         long waitingBytes = receivedBytes - discardedBytes - takenBytes;
         Grant grant = new Grant(Math.max(0, eventsMax - waitingEvents), Math.max(0, bytesMax - waitingBytes));

@@ -46,6 +46,7 @@ final class CreditWindowTest {
         window.open(0, 0);
         window.limit(10, 0);
         assertThrows(ProtocolException.class, () -> window.receive(11, 11, () -> 1));
+        assertEquals(new Grant(100, 1000), window.open(11, 11), "the next server limits it no longer");
     }
 
     @Test
