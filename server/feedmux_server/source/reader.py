@@ -249,6 +249,10 @@ class ChangeStreamReader:
             self._ahead.add_done_callback(lambda _: free.end())
         _report(self._source, chunks, read_time_s)
         chunks = self._request.after(chunks)
+        if raw.exhausted and self._request.passes_invalidate():
+            await self._close_cursor()
+            await self.open()
+            return Batch([], None, False)
         newest = chunks[-1].end if chunks else post_batch
         if newest is not None:
             self._source.clock.saw(newest.cluster_time)

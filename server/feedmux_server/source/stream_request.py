@@ -3,6 +3,7 @@
 A start at a time returns all events of that time again: `after` drops those before the position. Pure.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import bson
@@ -76,6 +77,14 @@ class StreamRequest:
         if kept:
             kept[0].start = self.at.place
         return kept
+
+    def passes_invalidate(self) -> bool:
+        """After a cursor that an invalidate has ended: whether the invalidate is before the position, so that the next
+        request begins after it."""
+        is_before = self.at.from_before and self._drop_until is not None
+        if is_before:
+            self.at = replace(self.at, from_before=False)
+        return is_before
 
     def advance(self, to: ResumeToken, *, has_events: bool) -> None:
         """Everything up to `to` has been read."""

@@ -360,6 +360,21 @@ async def test_the_last_write_of_all_is_known_to_be_read_without_another_one(gat
 
 
 @in_virtual_time
+async def test_what_invalidated_the_feed_before_the_position_does_not_end_its_copy() -> None:
+    """MongoDB is asked for the time before the position, and ends its cursor there."""
+    _, source, mongo = await make()
+    mongo.rename("db", "b", "a")
+    place = mongo.mark(mongo.latest + 1)
+    mongo.insert("db", "a", 0)
+
+    async def check(batch: Batch) -> None:
+        assert not batch.exhausted
+
+    reader = SnapshotReader(source, KEY, JoinPoint(place.while_copying(Copied())), ReadLimits(), str)
+    assert given(await copy(reader, check)) == source.ids
+
+
+@in_virtual_time
 async def test_a_position_whose_event_mongodb_does_not_have_is_of_a_lost_history() -> None:
     """Where the oplog cannot be read, nothing else says so."""
     source, mongo = await connected(CopiedSource)
