@@ -725,7 +725,7 @@ feedmux_server.core.delivery.claims:Claims.meet | group hosts killed | 40 seeds
 
 Settled stays settled: a member does not tell what it has settled
 feedmux.settlements:Settlements.settle | group hosts killed | 40 seeds
-- self._settled.append((event.delivery, mark_of(token)))
+- self._settled += marks
 + pass
 
 Covered: the position of a group is after what its members have
