@@ -82,6 +82,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Each of several processes imports a share of the tests first: otherwise all of them compile each file again,
     at the same time, where there is no bytecode yet."""
     number, of = (os.environ.get(f"PYTEST_XDIST_WORKER{each}", "") for each in ("", "_COUNT"))
+    if number not in ("", scheduling.FOR_SPARK):
+        os.nice(5)
     if number and len(session.config.args) == 1 and Path(session.config.args[0]).is_dir():
         for path in sorted(Path(session.config.args[0]).rglob("test_*.py"))[int(number[2:]) :: int(of)]:
             # What fails here fails again where pytest reports it.

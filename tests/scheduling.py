@@ -14,19 +14,17 @@ TOGETHER = {
     # With what tests the harness.
     "python": ("tests/conformance/clients/",),
 }
-"""One process runs each of these groups alone, and first because they take longest, in this order: `spark` has one Java
-process."""
+"""One process runs each of these groups alone, and first because they take longest, in this order."""
 
-OWN_SPARK = tuple(
-    f"tests/spark/test_{name}.py" for name in ("apply_delta", "backpressure", "masters", "mirror_example")
-)
-"""These files, which only `--all` runs, start programs with a Java of their own: any process may run each of them."""
+FOR_SPARK = "gw0"
+"""The process that runs the first group; the others give way to it (`nice`). Spark waits ten seconds, which no option
+changes, until a Python that it has started connects. Beside everything that `--all` runs, that was too short."""
 
 BENCHMARKS = "tests/integration/test_bench.py"
 BUILDS = f"{BENCHMARKS}::test_a_benchmark_ends_with_its_result[clients]"
 """Builds the clients too. Node's build is the one that replaces what its tests run."""
 
-FIRST = (*OWN_SPARK, "tests/helm/test_api_server.py", BENCHMARKS, "tests/packaging/", "tests/wide/", "tests/cli/")
+FIRST = ("tests/helm/test_api_server.py", BENCHMARKS, "tests/packaging/", "tests/wide/", "tests/cli/")
 """The files that take longest, and the folders with others, so that no process is left with one at the end."""
 
 APART = ("tests/sim/", "tests/checks/test_stalls.py")
@@ -40,8 +38,6 @@ def scope_of(nodeid: str) -> str:
     if nodeid == BUILDS:
         return "node"
     file, _, test = nodeid.partition("::")
-    if file in OWN_SPARK:
-        return file
     for group, places in TOGETHER.items():
         if file.startswith(places):
             named = test.partition("[")[2].rstrip("]").split("-")

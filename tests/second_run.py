@@ -90,7 +90,7 @@ def _end_if_it_hangs(item: pytest.Item) -> None:
     """Print the stacks of all threads and end the process if the test still runs at the end of its time. pytest-xdist
     starts another process for the rest of the tests."""
     marker = item.get_closest_marker("timeout")
-    limit_s = float(marker.args[0] if marker else item.config.getini("timeout") or 0.0)
+    limit_s = float(marker.args[0] if marker else item.config.option.timeout or item.config.getini("timeout") or 0.0)
     if limit_s and not item.config.getoption("usepdb"):
         stderr = item.config.stash[fault_handler_stderr_fd_key]
         faulthandler.dump_traceback_later(limit_s + item.config.getoption("hang"), exit=True, file=stderr)

@@ -58,7 +58,6 @@ COMPUTES = [f"tests/sim/test_small.py::test_small_runs[{number}]" for number in 
             "tests/integration/test_bench.py",
         ),
         ("tests/spark/test_faults.py::test_a", "spark"),
-        ("tests/spark/test_masters.py::test_a", "tests/spark/test_masters.py"),
     ],
 )
 def test_what_one_process_runs(nodeid: str, scope: str) -> None:
