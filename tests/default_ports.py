@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,15 @@ _SYN_SENT, _ESTABLISHED, _LISTEN = "02", "01", "0A"
 def refuse() -> None:
     """Let no Python socket of this process listen on a default port, not even for a moment: beside the test that does,
     another test or a server of the user's fails."""
+    bind = socket.socket.bind
 
-    def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "socket.bind" and isinstance(address := arguments[1], tuple) and address[1] in DEFAULT_PORTS:
+    def checked(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple) and address[1] in DEFAULT_PORTS:
             raise AssertionError(f"a test must not use the default ports: {address}")
+        bind(self, address)
 
-    sys.addaudithook(audit)
+    # Not an audit hook: while one runs, another thread cannot set its trace function.
+    socket.socket.bind = checked  # type: ignore[assignment, method-assign]
 
 
 def used() -> dict[int, str]:

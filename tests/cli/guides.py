@@ -24,11 +24,15 @@ def mongosh(block: str) -> tuple[str, dict[str, Any]]:
     return found[1], json_util.loads(json.dumps(json.loads(document)))
 
 
+ANY_PORTS = {f"FEEDMUX_LISTEN__{name}": "127.0.0.1:0" for name in ("DATA", "OPERATOR", "HEALTH", "METRICS")}
+"""A server that a guide starts listens on no default port, also where its configuration names none."""
+
+
 def run_steps(steps: Sequence[str], folder: Path, environment: Mapping[str, str], timeout_s: float = 150) -> list[str]:
     """Runs pieces of a shell script in one shell; what each printed. Fails with all output if one of them does."""
     script = "\n".join(f"echo == {number}\n{step}" for number, step in enumerate(steps))
     command = ["bash", "-c", f"set -euo pipefail\n{script}"]
-    with in_session(command, folder, {**clean_environment(), **PATH, **environment}) as shell:
+    with in_session(command, folder, {**clean_environment(), **PATH, **ANY_PORTS, **environment}) as shell:
         try:
             output, _ = shell.communicate(timeout=timeout_s)
         finally:
@@ -41,7 +45,7 @@ def run_steps(steps: Sequence[str], folder: Path, environment: Mapping[str, str]
 
 def run_until(expected: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
     """Runs a command that ends with Ctrl-C only, until it has printed a line that matches."""
-    with in_session(command, folder, {**clean_environment(), **PATH, **environment}) as process:
+    with in_session(command, folder, {**clean_environment(), **PATH, **ANY_PORTS, **environment}) as process:
         assert process.stdout is not None
         printed = ""
         try:
