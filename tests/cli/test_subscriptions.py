@@ -17,10 +17,13 @@ def name() -> str:
 
 def test_a_subscription_s_life(site: Site, database: Documents, name: str) -> None:
     scope = f"{database.name}.orders"
-    made = site.json("subscriptions", "create", name, scope, "--pipeline", '[{"$match": {"operationType": "insert"}}]')
+    create = ("subscriptions", "create", name, scope, "--pipeline", '[{"$match": {"operationType": "insert"}}]')
+    made = site.json(*create)
     assert made["feed"]["database"] == database.name
-    again = site.run("subscriptions", "create", name, scope, "--pipeline", '[{"$match": {"operationType": "insert"}}]')
-    assert again.stderr == f"-- collection {scope} does not exist yet; events come once it is created\n"
+    missing = f"-- collection {scope} does not exist yet; events come once it is created\n"
+    assert site.run(*create).stderr == missing
+    kept = site.run(*create, "--start", "earliest").stderr
+    assert kept.removeprefix(missing).startswith(f"-- {name} exists already: --start changes nothing. ")
     assert made["feed"]["collection"] == "orders"
     assert made["on_invalidate"] == "stop"
     assert site.json("subscriptions", "get", name) == made

@@ -129,6 +129,7 @@ def _create(client: feedmux.Client, args: argparse.Namespace) -> int:
     if args.wait and (args.start is None or args.start.kind != "snapshot"):
         raise UsageError("--wait is for a copy of existing documents: give --start snapshot too")
     group = group_of(args)
+    exists = args.start is not None and _exists(client, args.name)
     info = client.create_subscription(
         args.name,
         feed_of(args),
@@ -138,9 +139,22 @@ def _create(client: feedmux.Client, args: argparse.Namespace) -> int:
         group=group,
     )
     note_if_missing(client, info.feed)
+    if exists:
+        remark(
+            f"-- {args.name} exists already: --start changes nothing."
+            f" To move it: feedmux subscriptions seek {args.name} POSITION"
+        )
     if args.wait:
         info = _copied(client, info, args)
     return _show(info, args)
+
+
+def _exists(client: feedmux.Client, name: str) -> bool:
+    try:
+        client.get_subscription(name)
+    except feedmux.SubscriptionNotFound:
+        return False
+    return True
 
 
 def _copied(
