@@ -107,9 +107,9 @@ async def test_why_a_session_ended_for_good_is_not_hidden_by_what_came_later() -
     assert [(await commit(store, each, None)).cause for each in (taken, deleted)] == [FenceCause.DELETE] * 2
 
 
-@pytest.mark.parametrize("moves_back", [False, True])
+@pytest.mark.parametrize("lost", ["a commit", "a move back", "a commit before a move back"])
 @in_virtual_time
-async def test_a_session_stores_its_position_again_if_redis_has_lost_the_last_commit(*, moves_back: bool) -> None:
+async def test_a_session_stores_its_position_again_if_redis_has_lost_the_last_commit(lost: str) -> None:
     """As by a failover: the epoch is the session's, so Redis misses nothing."""
     redis, store = redis_and_store()
     await create(store, "t", "s", at=50)
@@ -118,17 +118,17 @@ async def test_a_session_stores_its_position_again_if_redis_has_lost_the_last_co
         recorder = Recorder()
         handle = committer.attach(lease, stored, recorder)
         before = redis.run(("HGETALL", key()))
-        at = place(10 if moves_back else 60)
-        handle.submit(at.position, at.cluster_time, at.order, 1, moves_back=moves_back)
+        at = place(10 if lost == "a move back" else 60)
+        handle.submit(at.position, at.cluster_time, at.order, 1, moves_back=lost == "a move back")
         await handle.flush(1.0)
         redis.run(("HSET", key(), *before))
         assert (await store.get("t", "s")).position == place(50).position
-        if moves_back:  # a later ack
-            at = place(12)
-            handle.submit(at.position, at.cluster_time, at.order, 2)
+        if lost == "a commit":
+            await asyncio.sleep(LEASE_S)  # a renewal
+        else:
+            at = place(12)  # a later ack, or an earlier position
+            handle.submit(at.position, at.cluster_time, at.order, 2, moves_back=lost == "a commit before a move back")
             await handle.flush(1.0)
-        else:  # a renewal
-            await asyncio.sleep(LEASE_S)
         assert (await store.get("t", "s")).position == at.position
         assert all(position != place(50).position for _, position in recorder.commits)
 
