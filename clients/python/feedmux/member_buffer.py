@@ -74,7 +74,7 @@ class MemberBuffer(UserSide):
         return self.settlements.take() or self.ended
 
     def put_back(self, item: MemberEvent | QueuedNotice | Ended | None) -> None:
-        """Hand out again, before all others, what its taker did not get, and wake another taker in his place."""
+        """Hand out again, before all others, what its taker did not get, and wake another taker instead."""
         with self.lock:
             if isinstance(item, MemberEvent | QueuedNotice):
                 self._items.appendleft(item)

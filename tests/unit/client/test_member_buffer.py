@@ -48,6 +48,21 @@ def test_the_connection_is_woken_once_until_it_looks_and_then_if_a_report_cannot
     assert len(wakes) == 2, "nothing is left"
 
 
+def test_the_connection_is_woken_later_if_a_signal_handler_has_raised_before_it_was() -> None:
+    """Else a taker would wait for events that the server sends only after the report."""
+    buffer, wakes = buffer_of(1), list[int]()
+
+    def raises() -> None:
+        raise KeyboardInterrupt
+
+    buffer.wake = raises
+    with pytest.raises(KeyboardInterrupt):
+        buffer.settle(taken(buffer), DONE)
+    buffer.wake = lambda: wakes.append(1)
+    assert [buffer.take() for _ in range(2)] == [None, None]
+    assert len(wakes) == 1
+
+
 def test_notices_come_first_and_the_end_last() -> None:
     buffer, notice = buffer_of(1), QueuedNotice(Unacknowledged(1))
     buffer.put(notice)
