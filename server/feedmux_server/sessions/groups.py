@@ -354,6 +354,8 @@ class Group:
         if not self._seats and self._has_unwritten and not self.draining():
             # What has failed with its last member becomes a dead letter first: it may end each member that comes. So
             # may a letter that is delivered again, whose failures no position has. And one that is settled is deleted.
+            if self._empty_timer is not None:
+                self._empty_timer.cancel()
             self._empty_timer = asyncio.get_running_loop().call_later(FLUSH_TIMEOUT_S, self._close_empty)
         else:
             self._close_empty()

@@ -1,5 +1,6 @@
 """What a group sets aside: written first, then settled."""
 
+import asyncio
 from collections.abc import Callable
 
 import bson
@@ -7,6 +8,7 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter
+from feedmux_server.sessions.session_commits import FLUSH_TIMEOUT_S
 from tests.unit.rpc.service_support import Served
 from tests.unit.rpc.test_join import Member, change, group_served, joined, until
 from tests.unit.sessions.letters_model import Collection
@@ -77,3 +79,21 @@ async def test_what_ends_its_only_member_each_time_becomes_a_dead_letter_and_as_
         assert await tries(there, fails=fails, while_=lambda: collection.marked) == again
         (letter,) = collection.written.values()
         assert (letter.attempts, letter.failures, letter.losses) == (2 * len(expected), 0, 0)
+
+
+@in_virtual_time
+async def test_a_group_waits_for_its_letters_from_when_its_last_member_left() -> None:
+    """Not from when that was so before."""
+    collection = Collection()
+    collection.before = away
+    async with group_served(collection, reconnect_time={}) as there:
+        change(there, "a")
+        member = await joined(there)
+        await member.has(1)
+        reject(member, 1)
+        await member.close()
+        await asyncio.sleep(FLUSH_TIMEOUT_S - 1.0)
+        await (await joined(there)).close()
+        await asyncio.sleep(FLUSH_TIMEOUT_S - 1.0)
+        assert there.service.groups
+        await until(lambda: not there.service.groups)
