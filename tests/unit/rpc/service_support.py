@@ -153,10 +153,12 @@ class NoLetters:
 
 
 @asynccontextmanager
-async def served(*, letters: Any = None, state: SimRedis | None = None, **sections: Any) -> AsyncIterator[Served]:
+async def served(
+    *, letters: Any = None, state: SimRedis | None = None, token_version: int = 1, **sections: Any
+) -> AsyncIterator[Served]:
     """Assemble a server without authentication; `sections` are of its configuration, `letters` stands for the
     collection for dead letters, and `state` is the Redis of another server."""
-    source, mongo = await connected(SimSource)
+    source, mongo = await connected(SimSource, token_version)
     redis, audit = state or sim_redis()[0], Audited()
     config = Config.model_validate({"sources": {"main": {"uri": "mongodb://sim"}}, **sections})
     credentials = Credentials(config, insecure_no_auth=True)

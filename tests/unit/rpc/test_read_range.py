@@ -5,9 +5,12 @@ import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.limits.rates import Rates
+from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.read_range import ReadRange
+from tests.sim.mongo import SPLIT
 from tests.unit.rpc.service_support import Context, Served, call, refused, served
 from tests.virtual_time import in_virtual_time
 
@@ -60,3 +63,17 @@ async def test_a_range_is_charged_by_its_plan_and_by_each_read_after_the_first()
             for each in plan.slices:  # now from MongoDB
                 await events_of(there, each)
             assert (sum(events for events, _ in charged), sum(size for _, size in charged)) == whole
+
+
+@in_virtual_time
+async def test_a_range_within_a_copy_begins_before_an_event_that_another_feed_has_split() -> None:
+    """As after a change of the grants. There, MongoDB has no event, and it has lost none."""
+    async with served(token_version=2) as there:
+        there.mongo.insert("db", "a", 0)
+        there.mongo.insert("db", "other", 0)  # without an event after it, MongoDB cannot say that it has no such event
+        entry, copied = there.mongo.entries[0], Copied(bson.encode({"_id": 9}), 1)
+        feed = FeedSpec(Scope("main", "db", "a"), pipeline=bson.encode({"pipeline": [SPLIT]}))
+        positions = there.service.starts(there.service.access.key_of(feed, "default"), "default").encoder()
+        ends = entry.tokens(0), there.mongo.mark(there.mongo.latest + 1)
+        after, until = (positions.encode(each.while_copying(copied)) for each in ends)
+        assert await events_of(there, wire.RangeSlice(after=after, until=until)) == [entry.number]
