@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from feedmux_server.core.delivery.cached_range import CachedRange
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.ranges import cache as ranges_cache
 from feedmux_server.ranges.cache import PIECE_BYTES_MAX, GivenUp, RangeCache, RangeLimits, Wanted
 from feedmux_server.ranges.reader import RangeReader
@@ -54,6 +56,19 @@ async def test_a_plan_ends_at_its_target_its_end_or_its_events(monkeypatch: pyte
         ):
             plan = await cache.plan(key, "a", behind(0), asked)
             assert (plan.range.count, plan.caught_up) == (count, caught_up)
+
+
+@in_virtual_time
+async def test_a_plan_that_has_reached_its_end_fails_if_mongodb_was_restored_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While its tenant is throttled: what the plan has read may be gone."""
+    async with ranges(monkeypatch, quotas=Quotas(events_per_s=5)) as (_, cache, key, log):
+        log.write(10)
+        log.error = Fork().error("main")
+        with pytest.raises(FeedmuxError) as caught:
+            await cache.plan(key, "a", behind(0), wanted(20, until=10))
+        assert caught.value.reason is ErrorReason.TIMELINE_FORKED
 
 
 @in_virtual_time

@@ -17,6 +17,7 @@ from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.stream_steps import RestLimits
 from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.delivery.wide_plan import WideLimits
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
@@ -58,6 +59,8 @@ class Log:
     events: list[bytes] = field(default_factory=list)
     complete_time: int = 0
     """What a read without events reports."""
+    error: FeedmuxError | None = None
+    """What ends the feed after its events."""
 
     def write(self, count: int, padding: int = 0) -> None:
         for _ in range(count):
@@ -97,6 +100,8 @@ class LogReader:
         place = self._stream.ring.newest
         first = bisect_left(range(len(self._log.events)), True, key=lambda n: token(n + 1).is_after(place))
         new = self._log.events[first : first + 50]
+        if not new and self._log.error is not None:
+            raise self._log.error
         await asyncio.sleep(0 if new else 0.005)
         end = mark(first + len(new)) if new else place
         chunks = cut_batch(b"".join(new), place, end, 0.0, bytes_max=self._chunk_bytes)
