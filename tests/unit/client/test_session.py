@@ -484,11 +484,24 @@ async def test_a_session_does_not_wait_for_what_a_fork_has_left_behind(monkeypat
 
 
 AT_EXIT = """
-import atexit, sys, threading
+import atexit, sys, threading, time
 
 threads = []
-atexit.register(lambda: [each.join(0.5) for each in threads])  # runs after what feedmux registers: time to complain
+
+def is_stopped(thread):
+    frame, codes = sys._current_frames().get(thread.ident), []
+    while frame is not None:
+        codes.append(frame.f_code)
+        frame = frame.f_back
+    return BackgroundLoop.check.__code__ in codes[1:]
+
+def wait():
+    while any(each.is_alive() and not is_stopped(each) for each in threads):
+        time.sleep(0.01)
+
+atexit.register(wait)  # runs after what feedmux registers: time to complain
 import feedmux
+from feedmux.background_loop import BackgroundLoop
 
 def read(take):
     while True:
