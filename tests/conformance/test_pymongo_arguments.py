@@ -205,26 +205,21 @@ async def test_what_cannot_be_watched(both: Site, collection: Lockstep, name: st
     assert raised.code == 166
 
 
-@shows(DOCUMENT, "Names", "an empty name and one that is no text are rejected with pymongo's exceptions")
-@pytest.mark.parametrize("name", ["", 5], ids=repr)
-async def test_no_names(both: Site, collection: Lockstep, name: Any) -> None:
-    database = await collection.make(lambda each: each.database)
-    await database.refused(lambda each: each[name], words=False)
-    await database.refused(lambda each: each.get_collection(name), words=False)
-    await both.clients.refused(lambda client: client[name], words=False)
-    await both.clients.refused(lambda client: client.get_database(name), words=False)
+@shows(DOCUMENT, "Names", "names that cannot be are rejected with pymongo's exceptions and words")
+@pytest.mark.parametrize(
+    "name", ["", 5, ".a", "a.", "a..b", "$a", "a$b", "a\0b", "a b", "a/b", 'a"b', "$external"], ids=repr
+)
+async def test_no_names(both: Site, name: Any) -> None:
+    for action in (
+        lambda client: client[name].name,
+        lambda client: client.get_database(name).name,
+        lambda client: client.shop[name].name,
+        lambda client: client.shop.get_collection(name).name,
+        lambda client: client.shop.orders[name].name,
+    ):
+        outcomes = await both.clients.each(action)
+        assert len(set(outcomes.values())) == 1, outcomes
     await both.clients.refused(lambda client: client.get_database())
-
-
-@shows(DOCUMENT, "Differences", "names that cannot be are rejected by watch, with OperationFailure 73")
-@pytest.mark.parametrize("name", ["$x", ".a", "a\0b"], ids=repr)
-async def test_names(both: Site, collection: Lockstep, name: str) -> None:
-    sides = {side: collection.sides[side] for side in (FEEDMUX, ASYNC_FEEDMUX)}
-    for outcome in (await Lockstep(sides, []).each(lambda each: each.database[name].watch())).values():
-        assert (outcome.kind, outcome.code) == ("OperationFailure", 73)
-    sides = {side: both.clients.sides[side] for side in (FEEDMUX, ASYNC_FEEDMUX)}
-    for outcome in (await Lockstep(sides, []).each(lambda client: client[name].watch())).values():
-        assert (outcome.kind, outcome.code) == ("OperationFailure", 73)
 
 
 @shows(DOCUMENT, "Names", "attributes, brackets and get_collection lead to the same names; sub-collections have dots")
@@ -248,7 +243,7 @@ async def test_ways_to_a_collection(both: Site, way: Action) -> None:
     await both.clients.same(lambda client: hash(way(client)) == hash(way(client)))
 
 
-@shows(DOCUMENT, "Names", "collections and databases cannot be called or iterated")
+@shows(DOCUMENT, "Names", "collections and databases cannot be called, iterated or tested for truth")
 @over(
     "misuse",
     [
@@ -261,6 +256,9 @@ async def test_ways_to_a_collection(both: Site, way: Action) -> None:
         lambda client: iter(client.shop.orders),
         lambda client: next(client.shop),
         lambda client: next(client.shop.orders),
+        lambda client: bool(client.shop),
+        lambda client: not client.shop.orders,
+        lambda client: len(client.shop.orders),
     ],
 )
 async def test_misuse(both: Site, misuse: Action) -> None:

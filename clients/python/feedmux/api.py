@@ -5,7 +5,7 @@ Every call raises FeedmuxError.
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
 from google.protobuf import empty_pb2, field_mask_pb2
 
@@ -50,6 +50,12 @@ class Api:
     def __init__(self, chosen: Settings) -> None:
         self.settings = chosen
         self.transport = Transport(chosen.target)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a feedmux client, and what it has made, cannot be pickled or deep-copied, because it has a connection and"
+            " credentials: make a client in each process"
+        )
 
     def subscription_opening(self, name: str, takeover: bool) -> Opening:
         """Return what `open()` of a subscription opens."""

@@ -5,7 +5,7 @@ pymongo's own code checks the options, so that errors have pymongo's messages.
 """
 
 from collections.abc import Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from bson.codec_options import CodecOptions
 from pymongo import ReadPreference
@@ -82,17 +82,19 @@ class NamedTarget(WatchTarget, Generic[Parent]):
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> None:
-        """Raises TypeError, and InvalidName for an empty name, which would stand for all; the server checks others."""
+        """Raises TypeError and InvalidName as pymongo does."""
         if not isinstance(name, str):
             raise TypeError(f"name must be an instance of str, not {type(name)}")
-        if not name:
-            raise InvalidName("the name of a database or a collection cannot be the empty string")
+        self._check_name(name)
         options = parent._having(codec_options, read_preference, write_concern, read_concern)
         super().__init__(parent._api, *options)
         self._parent = parent
         self._name = name
         database = parent._scope[0]
         self._scope = (name, None) if database is None else (database, name)
+
+    def _check_name(self, name: str) -> None:
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
@@ -118,6 +120,13 @@ class NamedTarget(WatchTarget, Generic[Parent]):
     def __hash__(self) -> int:
         return hash((self._parent, self._name))
 
+    def __bool__(self) -> NoReturn:
+        kind = "database" if self._scope[1] is None else "collection"
+        raise NotImplementedError(
+            f"{type(self).__name__} objects do not implement truth value testing or bool(). Please compare with None"
+            f" instead: {kind} is not None"
+        )
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._parent!r}, {self._name!r})"
 
@@ -126,6 +135,13 @@ class DatabaseTarget(NamedTarget[Client], Generic[Client, Collection]):
     """What both kinds of database share."""
 
     _collection_class: type[Collection]
+
+    def _check_name(self, name: str) -> None:
+        if not name:
+            raise InvalidName("database name cannot be the empty string")
+        for character in () if name == "$external" else ' .$/\\\0"':
+            if character in name:
+                raise InvalidName(f"database names cannot contain the character {character!r}")
 
     @property
     def client(self) -> Client:
@@ -156,6 +172,16 @@ Database = TypeVar("Database", bound=DatabaseTarget[Any, Any])
 class CollectionTarget(NamedTarget[Database]):
     """What both kinds of collection share."""
 
+    def _check_name(self, name: str) -> None:
+        if not name or ".." in name:
+            raise InvalidName("collection names cannot be empty")
+        if "$" in name and not name.startswith(("oplog.$main", "$cmd")):
+            raise InvalidName(f"collection names must not contain '$': {name!r}")
+        if name[0] == "." or name[-1] == ".":
+            raise InvalidName(f"collection names must not start or end with '.': {name!r}")
+        if "\0" in name:
+            raise InvalidName("collection names must not contain the null character")
+
     @property
     def full_name(self) -> str:
         """`database.collection`."""
@@ -171,6 +197,11 @@ class CollectionTarget(NamedTarget[Database]):
 
     def __getattr__(self, name: str) -> Self:
         return self[_attribute(name)]
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        # A method of pymongo's that feedmux does not have is a collection.
+        name = self._name.rpartition(".")[2]
+        raise TypeError(f"'{type(self).__name__}' object is not callable: feedmux watches, and has no method {name!r}")
 
 
 class ClientTarget(WatchTarget, Generic[Database]):

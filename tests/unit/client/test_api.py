@@ -1,5 +1,6 @@
 """The unary calls: the requests they make, and the arguments they refuse."""
 
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -162,3 +163,11 @@ def test_a_feed_is_given_whole_or_by_its_fields() -> None:
 def test_a_client_has_one_credential() -> None:
     with pytest.raises(ValueError, match="api_key or token, not both"):
         feedmux.Client("localhost:1", api_key="k", token="t")
+
+
+@pytest.mark.parametrize("kind", [feedmux.Client, feedmux.AsyncClient])
+def test_a_key_is_not_pickled_with_its_client(kind: Any) -> None:
+    client = kind("127.0.0.1:1", api_key="a-key")
+    for made in (client, client.shop.orders, client.subscription("s"), client.feed(), client.dead_letters("s")):
+        with pytest.raises(TypeError, match="make a client in each process"):
+            pickle.dumps(made)
