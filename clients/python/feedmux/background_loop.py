@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class BackgroundLoop:
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_on_exception)
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call while its thread is inside `submit`
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="feedmux", daemon=True)
         self._thread.start()
@@ -60,14 +60,25 @@ class BackgroundLoop:
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run a coroutine on the loop and wait for its result. An interrupt or the timeout cancels the coroutine.
 
-        Raises TimeoutError after `timeout_s` seconds.
+        Raises TimeoutError after `timeout_s` seconds; RuntimeError in a signal handler that has interrupted its thread
+        where that holds a lock that the loop waits for: the result would never come.
         """
+        if _holds_a_lock():
+            work.close()
+            raise RuntimeError("a signal handler has interrupted feedmux itself, and may only close: call it elsewhere")
         future = self.submit(work)
         try:
             return future.result(timeout_s)
         except BaseException:
             future.cancel()
             raise
+
+    def end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that ends something, and wait for it, as `call` does; where that would raise, do not wait."""
+        if _holds_a_lock():
+            self.submit(work)
+        else:
+            self.call(work)
 
     def stop(self) -> None:
         """Cancel the running tasks and end the thread."""
@@ -99,11 +110,35 @@ _PATCHED = (
 _LOOP_PARTS = ("threading", "select", "socket")
 """What an event loop in a thread needs."""
 _OF_EVENTLET = {"threading": "thread"}
-_lock = threading.Lock()
+_lock = threading.RLock()
 _forked_late = False
 _background_loops: dict[int, BackgroundLoop] = {}
+_shared_locks = WeakValueDictionary[int, threading.Condition]()
 open_channels = WeakSet[object]()
 """The channels that hold threads of gRPC, also those of event loops of the user's."""
+
+
+def shared(lock: threading.RLock) -> threading.Condition:
+    """Return the condition of a lock that both the loop and its users take: a thread that holds it cannot wait for the
+    loop. The condition must live as long as the lock. It is not to be entered itself: a signal handler that raises in
+    its code, which is Python's, would leave the lock locked."""
+    condition = threading.Condition(lock)
+    _shared_locks[id(condition)] = condition
+    return condition
+
+
+def _holds_a_lock() -> bool:
+    """Whether this thread holds a shared lock: then this is called by a signal handler, as no other code calls with a
+    lock held."""
+    return any(_is_mine(lock) for each in _shared_locks.valuerefs() if (lock := each()) is not None)
+
+
+def _is_mine(lock: threading.Condition) -> bool:
+    try:
+        lock.notify(0)
+    except RuntimeError:
+        return False
+    return True
 
 
 def background_loop() -> BackgroundLoop:
@@ -121,7 +156,8 @@ def background_loop() -> BackgroundLoop:
         raise RuntimeError(_PATCHED)
     with _lock:
         if os.getpid() not in _background_loops:
-            _background_loops[os.getpid()] = BackgroundLoop()
+            # A signal handler may have made one meanwhile.
+            _background_loops.setdefault(os.getpid(), BackgroundLoop())
         return _background_loops[os.getpid()]
 
 
@@ -151,7 +187,7 @@ def _stop() -> None:
 
 def _after_fork() -> None:
     global _lock, _forked_late
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _forked_late = _forked_late or bool(_background_loops) or bool(open_channels)
 
 

@@ -104,9 +104,10 @@ class Client(WatchClient):
         running then keeps its event for the group's reconnect time, as does a handler that calls this.
 
         A thread or task that waits for an event of such a session, or requests another one, gets SessionClosed. The
-        client can be used again: the next call reconnects.
+        client can be used again: the next call reconnects. In a signal handler that has interrupted feedmux itself,
+        this only asks for the end.
         """
-        background_loop().call(self._api.transport.close())
+        background_loop().end(self._api.transport.close())
 
     def __enter__(self) -> Self:
         return self

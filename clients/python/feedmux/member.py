@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, Self
 
-from feedmux.background_loop import background_loop
+from feedmux.background_loop import background_loop, shared
 from feedmux.errors import FeedmuxError
 from feedmux.member_base import (
     Handler,
@@ -31,7 +31,7 @@ from feedmux.options import SessionOptions, wait_s
 from feedmux.outcomes import DONE, Outcome
 from feedmux.session_base import OnNotice, check_on_notice, check_said
 from feedmux.session_buffer import QueuedNotice
-from feedmux.stream_keeper import Opening, finish, open_stream
+from feedmux.stream_keeper import Opening, finish_for, open_stream
 from feedmux.transport import Transport
 
 
@@ -48,8 +48,8 @@ class Member(MemberBase):
     ) -> None:
         """Join, and return when the server has accepted the member. Raises FeedmuxError."""
         check_on_notice(on_notice)
-        lock = threading.Lock()
-        self._arrivals = threading.Condition(lock)
+        lock = threading.RLock()
+        self._arrivals = shared(lock)
         super().__init__(MemberBuffer(options.window_events, self._arrivals.notify, lock), on_notice)
         self._options = options
         self._workers: _Workers | None = None
@@ -112,7 +112,8 @@ class Member(MemberBase):
 
     def close(self, timeout_s: float | None = None) -> None:
         """Report what is settled, give the rest to other members, and end. Waits at most `timeout_s` (default 5)
-        seconds for the server. While `run` runs, wait until it returns; in a handler, only ask for it.
+        seconds for the server. While `run` runs, wait until it returns; in a handler, or in a signal handler that has
+        interrupted feedmux itself, only ask for it.
 
         What the server has not confirmed then may be delivered again; a warning is logged.
         """
@@ -125,8 +126,7 @@ class Member(MemberBase):
                 workers.ended.wait()
             return
         self._buffer.close()
-        self._background_loop.call(finish(self._task, most_s))
-        self._buffer.close_ended()
+        self._background_loop.end(finish_for(self._buffer, self._task, most_s))
 
     def __enter__(self) -> Self:
         return self
@@ -185,7 +185,8 @@ class _Workers:
         self.ended = threading.Event()
         self._signals: queue.SimpleQueue[str] = queue.SimpleQueue()
         """To the thread of `run`. A signal handler may put into a SimpleQueue at any moment."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._shared = shared(self._lock)
         self._began: dict[threading.Thread, tuple[MemberEvent, float]] = {}
         """By thread, the event in progress, and when its time is over."""
         self._threads: list[threading.Thread] = []

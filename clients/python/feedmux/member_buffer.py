@@ -6,11 +6,11 @@ what is settled. A lock protects both, because what an event costs here is small
 
 import logging
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final
 
 from feedmux.errors import SessionClosed
 from feedmux.member_event import MemberEvent
@@ -32,7 +32,7 @@ class MemberBuffer(UserSide):
         "is_at_work", "keeps", "lock", "notify", "settlements", "stopping",
     )  # fmt: skip
 
-    def __init__(self, window_events: int, notify: Callable[[int], None], lock: threading.Lock) -> None:
+    def __init__(self, window_events: int, notify: Callable[[int], None], lock: AbstractContextManager[Any]) -> None:
         super().__init__(self._put)
         self.lock = lock
         """Protects everything here."""

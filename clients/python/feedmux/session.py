@@ -16,7 +16,7 @@ from feedmux.notices import Notice
 from feedmux.options import SessionOptions, wait_s
 from feedmux.session_base import OnNotice, SessionBase, check_on_notice, check_said
 from feedmux.session_buffer import Ended, Item, SessionBuffer
-from feedmux.stream_keeper import Opening, finish, open_stream
+from feedmux.stream_keeper import Opening, finish_for, open_stream
 from feedmux.transport import Transport
 
 
@@ -122,15 +122,14 @@ class Session(SessionBase):
         """Stop delivering events, send the acks and wait at most `timeout_s` (default 5) seconds for confirmation.
 
         Unconfirmed acks mean repeated events in the next session, never lost events; a warning is logged. Closing again
-        does nothing.
+        does nothing. In a signal handler that has interrupted feedmux itself, this only asks for the end.
         """
         most_s = wait_s(self._options.close_timeout_s if timeout_s is None else timeout_s)
         self._buffer.ended_by = None
         self._buffer.closing = True
         self._queue.put(Ended(None))
         self._buffer.wake()
-        self._background_loop.call(finish(self._task, most_s))
-        self._buffer.close_ended()
+        self._background_loop.end(finish_for(self._buffer, self._task, most_s))
 
     def __enter__(self) -> Self:
         return self

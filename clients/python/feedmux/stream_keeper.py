@@ -423,6 +423,12 @@ async def finish(task: asyncio.Task[None], timeout_s: float | None) -> None:
         await asyncio.wait((task,), timeout=1.0)
 
 
+async def finish_for(user: UserSide, task: asyncio.Task[None], timeout_s: float | None) -> None:
+    """The same for a user in another thread."""
+    await finish(task, timeout_s)
+    user.close_ended()
+
+
 async def open_stream(
     kind: Callable[[Transport, Opening, SessionOptions, B], StreamKeeper],
     owner: object,

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -139,5 +140,28 @@ def test_a_call_that_takes_too_long_is_cancelled() -> None:
             loop.call(asyncio.Event().wait(), 0.01)
         assert loop.call(others()) == 0
     finally:
+        loop.stop()
+        loop.loop.close()
+
+
+def test_a_signal_handler_may_need_the_loop_while_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[BackgroundLoop] = []
+
+    class Interrupted(BackgroundLoop):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+            if len(made) == 1:
+                assert background_loop() is made[1]
+
+    monkeypatch.setattr(feedmux.background_loop, "_background_loops", {})
+    monkeypatch.setattr(feedmux.background_loop, "BackgroundLoop", Interrupted)
+    found: list[BackgroundLoop] = []
+    thread = threading.Thread(target=lambda: found.append(background_loop()), daemon=True)
+    thread.start()
+    thread.join(60.0)
+    _, inner = made
+    assert found == [inner]
+    for loop in made:
         loop.stop()
         loop.loop.close()

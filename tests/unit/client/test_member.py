@@ -338,6 +338,66 @@ with feedmux.Client(sys.argv[1]) as client:
 """
 
 
+HANDLED = """
+import asyncio, signal, sys
+import feedmux
+from feedmux.background_loop import background_loop
+from feedmux.settlements import Settlements
+
+def signalling(of, name):
+    before = getattr(of, name)
+    def after(*arguments):
+        result = before(*arguments)
+        if armed:
+            armed.pop()
+            signal.raise_signal(signal.SIGTERM)
+        return result
+    setattr(of, name, after)
+
+_, address, where, closes = sys.argv
+armed = []
+signalling(eval(where.rpartition(".")[0]), where.rpartition(".")[2])
+with feedmux.Client(address) as client:
+    member = client.subscription("s").join()
+    signal.signal(signal.SIGTERM, lambda *_: eval(closes).close())
+    member.next().ack()
+    armed.append(1)
+    try:
+        while True:
+            member.next(60).ack()
+            background_loop().call(asyncio.sleep(0))
+    except (StopIteration, feedmux.SessionClosed):
+        print("ended")
+    member.close()
+    assert member.closed and not armed
+"""
+
+
+@pytest.mark.parametrize("closes", ["member", "client"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "Settlements.take",
+        "Settlements.settle",
+        "asyncio.run_coroutine_threadsafe",
+    ],
+)
+async def test_a_signal_handler_closes_wherever_it_interrupts_feedmux(where: str, closes: str) -> None:
+    async with ScriptedServer(playing(runs(1, [1], [2], [3]))) as server, asyncio.timeout(60):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", HANDLED, server.address, where, closes, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None
+            said = await process.stdout.read()
+            assert said.strip() == b"ended"
+            assert await process.wait() == 0
+            assert server.calls[0].closed
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+
 @pytest.mark.parametrize(("number_", "words"), [(signal.SIGTERM, b"returned"), (signal.SIGINT, b"interrupted")])
 async def test_signals_drain(number_: signal.Signals, words: bytes) -> None:
     async with ScriptedServer(playing(runs(1, [1, 2], [3]))) as server, asyncio.timeout(60):
