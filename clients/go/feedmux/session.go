@@ -169,27 +169,28 @@ func (s *Session) tell(notice Notice) {
 }
 
 // Ack says that everything up to and including this event has been processed. It is cumulative, cheap and never waits:
-// the client sends acks together, after AckInterval at most. On an inline feed, it does nothing. It panics if the event
-// belongs to another session.
-func (s *Session) Ack(event Event) { s.ack(event.batch, event.index) }
+// the client sends acks together, after AckInterval at most. On an inline feed, it stores nothing. It returns ErrClosed
+// once Close has returned, and ErrClientClosed once the client's has: nothing sends the ack, and the event comes again.
+// It panics if the event belongs to another session.
+func (s *Session) Ack(event Event) error { return s.ack(event.batch, event.index) }
 
 // AckBatch acks everything up to the end of a batch, as Ack does.
-func (s *Session) AckBatch(batch *Batch) { s.ack(batch, batch.Len()-1) }
+func (s *Session) AckBatch(batch *Batch) error { return s.ack(batch, batch.Len()-1) }
 
 // AckAll acks everything handed out, as Ack does.
-func (s *Session) AckAll() {
+func (s *Session) AckAll() error {
 	s.buffer.mu.Lock()
 	defer s.buffer.mu.Unlock()
-	s.buffer.ack(s.buffer.handed())
+	return s.buffer.ack(s.buffer.handed())
 }
 
-func (s *Session) ack(batch *Batch, index int) {
+func (s *Session) ack(batch *Batch, index int) error {
 	if batch == nil || batch.buffer != s.buffer {
 		panic("feedmux: the event or batch belongs to another session")
 	}
 	s.buffer.mu.Lock()
 	defer s.buffer.mu.Unlock()
-	s.buffer.ack(batch.first + int64(index))
+	return s.buffer.ack(batch.first + int64(index))
 }
 
 // Close stops delivery, sends the acks and waits until they are confirmed, for CloseTimeout at most. It takes no

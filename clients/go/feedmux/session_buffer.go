@@ -179,13 +179,18 @@ func (b *sessionBuffer) settleBatch() {
 	}
 }
 
-func (b *sessionBuffer) ack(ordinal int64) {
-	if ordinal <= b.acked {
-		return
+func (b *sessionBuffer) ack(ordinal int64) error {
+	switch {
+	case ordinal <= b.acked:
+		return nil
+	case b.closing && b.ended && b.closedFor != nil:
+		return b.closedFor
+	case b.closing && b.ended:
+		return ErrClosed
 	}
 	b.acked = ordinal
 	if !b.durable || !b.state.hasStream() {
-		return
+		return nil
 	}
 	if b.acks.due.IsZero() {
 		b.acks.due = time.Now().Add(b.acks.interval)
@@ -194,6 +199,7 @@ func (b *sessionBuffer) ack(ordinal int64) {
 	if b.acked-b.acks.flushed >= b.acks.step {
 		b.flush()
 	}
+	return nil
 }
 
 func (b *sessionBuffer) close() {

@@ -376,6 +376,9 @@ function noticeJson(notice: feedmux.Notice): Json {
 
 /** `FencedError` is `Fenced`; three types keep the word. */
 function typeName({ name }: Error): string {
+  if (name === "SessionClosedError") {
+    return "Cancelled";
+  }
   return ["FeedmuxError", "InternalError", "ProtocolError"].includes(name) ? name : name.replace(/Error$/, "");
 }
 

@@ -141,13 +141,13 @@ export class Connection {
     return this.#closing;
   }
 
-  /** Everything up to this ordinal has been processed. Throws SessionClosedError once a close is over. */
+  /** Everything up to this ordinal has been processed. Throws SessionClosedError for a new one once a close is over. */
   ack(ordinal: number): void {
-    if (this.#closed) {
-      throw new SessionClosedError("the session is closed: acks are no longer sent");
-    }
     if (ordinal <= this.#acked) {
       return;
+    }
+    if (this.#closed) {
+      throw new SessionClosedError("the session is closed: acks are no longer sent");
     }
     this.#acked = ordinal;
     if (!hasStream(this.#state) || !this.#durable) {

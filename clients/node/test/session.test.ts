@@ -621,7 +621,8 @@ test("an ack after a close is an error, one during the close is not", LIMIT, asy
       session.ack(first);
       await closing;
       assert.equal(session.committed.toString(), "P1");
-      for (const acked of [[second], [second.batch], [first], []] as Parameters<typeof session.ack>[]) {
+      session.ack(first);
+      for (const acked of [[second], [second.batch], []] as Parameters<typeof session.ack>[]) {
         assert.throws(() => {
           session.ack(...acked);
         }, feedmux.SessionClosedError);
@@ -633,7 +634,6 @@ test("an ack after a close is an error, one during the close is not", LIMIT, asy
   await serving([play(opened(), batch(1, [1]))], async (client) => {
     const session = await client.feed().open<Numbered>();
     await take(session, 1);
-    session.ack();
     await session.close();
     assert.throws(() => {
       session.ack();

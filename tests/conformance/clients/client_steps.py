@@ -201,8 +201,8 @@ class ClientSteps(ServerSteps):
             labels += map(label, events)
         assert set(labels) == set(covers), f"events are {labels}, not {list(covers)}"
 
-    async def ack(self, event: int | None = None, *, session: str = "s") -> None:
-        await self._ask("ack", session=session, event=event)
+    async def ack(self, event: int | None = None, *, session: str = "s", error: Json | None = None) -> None:
+        await self._call_of("ack", error, session=session, event=event)
 
     async def settle(self, event: int, *, session: str = "s", how: str = "ack", **arguments: Any) -> None:
         """A member settles one of its events: `ack`, `nack`, `reject`."""

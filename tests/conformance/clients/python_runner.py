@@ -322,7 +322,7 @@ def describe_error(error: feedmux.FeedmuxError) -> Json:
     kind = type(error).__base__ if isinstance(error, _PYTHON_ONLY) else type(error)
     assert kind is not None
     reported: Json = {
-        "type": kind.__name__,
+        "type": "Cancelled" if kind is feedmux.SessionClosed else kind.__name__,
         "reason": error.reason,
         "status": error.status,
         "message": error.message,

@@ -368,16 +368,14 @@ func (r *runner) ack(command ackCommand) (any, error) {
 		return nil, err
 	}
 	if command.Event == nil {
-		session.AckAll()
-		return nothing{}, nil
+		return nothing{}, session.AckAll()
 	}
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	if *command.Event < 1 || *command.Event > len(one.events) {
 		return nil, fmt.Errorf("event %d was not handed out", *command.Event)
 	}
-	session.Ack(one.events[*command.Event-1])
-	return nothing{}, nil
+	return nothing{}, session.Ack(one.events[*command.Event-1])
 }
 
 func (r *runner) state(command sessionCommand) (any, error) {

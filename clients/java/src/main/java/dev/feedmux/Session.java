@@ -125,10 +125,12 @@ public final class Session implements Iterable<Event>, AutoCloseable {
 
     /**
      * Acks this event and all events before it: they have been processed. Acks are cumulative: acking an earlier event
-     * again has no effect. An ack is cheap, because the client sends acks together. On an inline feed, an ack has no
-     * effect.
+     * again has no effect. An ack is cheap, because the client sends acks together. On an inline feed, an ack is not
+     * stored.
      *
      * @throws IllegalArgumentException if the event belongs to another session
+     * @throws SessionClosedException once {@link #close} has ended the session: nothing sends the ack, and the event
+     *     comes again
      */
     public void ack(Event event) {
         checkOurs(event.batch());

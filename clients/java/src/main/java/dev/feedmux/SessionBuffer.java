@@ -155,12 +155,15 @@ final class SessionBuffer {
         }
     }
 
-    /** Acks everything up to this number. */
+    /** Acks everything up to this number. Throws once the session has ended and is closed: nothing sends the ack. */
     void ack(long ordinal) {
         boolean wake = false;
         lock.lock();
         try {
             if (ordinal > acked) {
+                if (closing && ended) {
+                    throw closedError();
+                }
                 acked = ordinal;
                 if (acked >= alarm) {
                     alarm = NEVER;
@@ -391,13 +394,14 @@ final class SessionBuffer {
         if (promised && closedByUser && (iterator.hasNext() || (first != null && !(first instanceof Entry.Ended)))) {
             return true;
         }
-        if (closedByUser) {
-            throw new SessionClosedException("the session is closed");
-        }
         if (closing) {
-            throw Transport.clientClosed();
+            throw closedError();
         }
         return true;
+    }
+
+    private FeedmuxException closedError() {
+        return closedByUser ? new SessionClosedException("the session is closed") : Transport.clientClosed();
     }
 
     private void takeProgress() {
