@@ -6,6 +6,8 @@ Whole batches cross threads through one queue; no work per event crosses threads
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import repeat
 from queue import Empty, SimpleQueue
 from typing import Any, Self
 
@@ -184,8 +186,7 @@ def _keep(into: list[Any], call: Callable[..., Any], *arguments: Any) -> None:
 
 def _drain(queue: SimpleQueue[Item]) -> list[Item]:
     items: list[Item] = []
-    while True:
-        try:
-            items.append(queue.get_nowait())
-        except Empty:
-            return items
+    with suppress(Empty):
+        # In one step of the interpreter: no other thread may take the second item before the first is put back.
+        items.extend(map(queue.get, repeat(False)))
+    return items

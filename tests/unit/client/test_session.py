@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
 
 import feedmux
+from feedmux.session import _drain
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.window import CreditWindow, Grant
 from tests.tables import over
@@ -133,6 +135,25 @@ async def test_close_from_another_thread_wakes_who_waits(waiting: str) -> None:
 
     async with ScriptedServer(play(opened())) as server:
         await using(server, work)
+
+
+def test_nobody_takes_an_item_while_those_before_it_are_taken_back() -> None:
+    """The connection takes back what waits, and puts it again without the notices that a new one replaces."""
+    queue, taken = SimpleQueue[Any](), list[int]()
+    for number in range(100):
+        queue.put(number)
+
+    def as_another_thread(*_: object) -> None:
+        with suppress(Empty):
+            taken.append(queue.get_nowait())
+
+    sys.setprofile(as_another_thread)
+    try:
+        drained: list[Any] = _drain(queue)
+    finally:
+        sys.setprofile(None)
+    assert taken
+    assert drained == list(range(len(taken), 100))
 
 
 class Interrupted(Exception):
