@@ -204,11 +204,13 @@ export class Transport {
     const { signal, timeoutMs = this.#timeoutMs } = options;
     check(timeoutMs, 0, Infinity, "timeoutMs");
     checkTexts(request, method.name);
-    // gRPC rejects a time that is very far away, but knows that one may be without end.
-    const deadline = timeoutMs <= LONGEST_TIMER_MS ? Date.now() + timeoutMs : Infinity;
+    const endMs = performance.now() + timeoutMs;
     signal?.throwIfAborted();
     const metadata = await within(this.#metadata(""), timeoutMs, signal);
-    const beganMs = Date.now();
+    const beganMs = performance.now();
+    // gRPC takes a time of the wall clock, which may have been set while the token was awaited. It rejects a time that is
+    // very far away, but knows that one may be without end.
+    const deadline = timeoutMs <= LONGEST_TIMER_MS ? Date.now() + endMs - beganMs : Infinity;
     return await new Promise((resolve, reject) => {
       const channel = this.#channel();
       const call = channel.client.makeUnaryRequest(
@@ -219,7 +221,7 @@ export class Transport {
         metadata,
         { deadline },
         (error, answer) => {
-          if (error?.code === Status.DEADLINE_EXCEEDED && Date.now() - beganMs >= DEAD_AFTER_MS) {
+          if (error?.code === Status.DEADLINE_EXCEEDED && performance.now() - beganMs >= DEAD_AFTER_MS) {
             this.#leave(channel);
           }
           channel.end(call);

@@ -259,6 +259,7 @@ test(
     const { peers, unary, heard } = hearing(3);
     await answering(unary, async (client) => {
       context.mock.timers.enable({ apis: ["setTimeout", "Date"] });
+      context.mock.method(performance, "now", () => Date.now());
       const one = client.subscription("s");
       const left = assert.rejects(one.get(), /the client was closed/);
       const late = assert.rejects(one.get({ timeoutMs: 5_000 }), { status: "DEADLINE_EXCEEDED" });
@@ -278,6 +279,7 @@ test("a call that waited in vain for less than 5 s keeps its connection", LIMIT,
   const { peers, unary, heard } = hearing(1);
   await answering(unary, async (client) => {
     context.mock.timers.enable({ apis: ["setTimeout", "Date"] });
+    context.mock.method(performance, "now", () => Date.now());
     const one = client.subscription("s");
     const late = assert.rejects(one.get({ timeoutMs: 4_999 }), { status: "DEADLINE_EXCEEDED" });
     await heard(1);
@@ -297,6 +299,17 @@ test("a call waits for a token as long as it may, and until it is cancelled", LI
   };
   await using patient = new feedmux.Client(server.address, { token: slow, timeoutMs: Infinity });
   assert.equal((await patient.subscription("s").get()).name, "s");
+  const wallClock = Date.now;
+  const setting = (): string => {
+    Date.now = () => wallClock() + 3_600_000;
+    return "token";
+  };
+  await using ahead = new feedmux.Client(server.address, { token: setting });
+  try {
+    assert.equal((await ahead.subscription("s").get()).name, "s");
+  } finally {
+    Date.now = wallClock;
+  }
   const stop = new AbortController();
   await using stuck = new feedmux.Client(server.address, { token: () => new Promise<string>(() => undefined) });
   const waiting = assert.rejects(stuck.subscription("s").get({ signal: stop.signal }), { message: "stop" });
