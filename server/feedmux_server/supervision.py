@@ -8,9 +8,11 @@ CancelledError raised by something it awaited. Here a task that fails unexpected
 import asyncio
 import logging
 import random
+import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from feedmux_server.core.limits.backoff import Backoff
 from feedmux_server.telemetry import metrics
@@ -18,12 +20,41 @@ from feedmux_server.telemetry.observer import NOBODY, Observer
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Work = Coroutine[Any, Any, None]
 
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 RECOVERED_S: Final = 60.0
 """A task that has run for this long has recovered: its next failure counts as the first."""
+
+
+def in_daemon_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Run work that may wait for others. Unlike an executor's thread, a late one does not keep the process alive."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if done.done():  # cancelled
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 it is raised where the work is awaited
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, failure)
+        # The error refers to this frame: with the name, what its other frames hold would stay open.
+        del failure
+
+    threading.Thread(target=run, daemon=True, name=name).start()
+    return done
 
 
 class Tasks:

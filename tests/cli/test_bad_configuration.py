@@ -11,7 +11,7 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.load import make_config
-from tests.cli.conftest import run, write_config
+from tests.cli.conftest import clean_environment, run, write_config
 
 MAIN = {"main": {"uri": "mongodb://127.0.0.1:1/"}}
 
@@ -51,6 +51,13 @@ def test_the_process_says_it_in_one_message(tmp_path: Path, redis_server: RedisS
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("feedmux: redis: TLS files are set")
     assert len(done.stderr.splitlines()) == 1
+    config = write_config(tmp_path, sources=MAIN, redis={"url": redis_server.url})
+    # Read when a module of OpenTelemetry is imported.
+    environment = clean_environment() | {"OTEL_PROPAGATORS": "absent"}
+    done = run("serve", "--config", config, "--insecure-no-auth", environment=environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Propagator absent not found" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 async def test_dependencies(start: Start, redis_server: RedisServer) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 try:
     from opentelemetry import propagate
-except ImportError:  # it is not needed
+except (ImportError, ValueError):  # it is not needed, or OTEL_PROPAGATORS names one that is not installed
     _inject: Any = None
 else:
     _inject = propagate.inject

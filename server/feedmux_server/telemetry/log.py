@@ -5,12 +5,14 @@ Modules log facts through `extra=`; only the fields named in `FIELDS` are writte
 
 import json
 import logging
+import os
 import secrets
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
+from urllib.parse import unquote
 
 from opentelemetry import trace
 
@@ -31,6 +33,8 @@ _QUOTING = ("pymongo", "bson", "redis", "google", "json")
 """Packages whose exceptions quote their input."""
 _WITHHELD = "(its text is withheld: it may quote data)"
 _ERRORS_MAX = 8
+_SECRET_MIN = 8
+"""Shorter words of a header, such as `Bearer`, are part of other words too."""
 
 
 def correlation_id() -> str:
@@ -80,7 +84,8 @@ def configure(level: str, style: str) -> None:
 
 
 class ComplaintFilter(logging.Filter):
-    """Passes one line a minute from each exporter's logger; the next line has the count of the lines since."""
+    """Passes one line a minute from each exporter's logger; the next line has the count of the lines since. A line
+    of an exporter has no stack, and none of the secrets that its variables hold."""
 
     def __init__(self, clock: Callable[[], float] = monotonic_s) -> None:
         super().__init__()
@@ -90,17 +95,51 @@ class ComplaintFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         name = record.name
-        if not name.startswith(EXPORTERS) or record.levelno < logging.WARNING:
+        if not name.startswith(EXPORTERS):
             return True
-        now_s = self._clock()
-        if now_s < self._next_s.get(name, 0.0):
-            self._kept_back[name] = self._kept_back.get(name, 0) + 1
-            return False
-        self._next_s[name] = now_s + _COMPLAINTS_EVERY_S
-        kept_back = self._kept_back.pop(name, 0)
-        if kept_back:
-            record.count = kept_back + 1
+        if record.levelno >= logging.WARNING:
+            now_s = self._clock()
+            if now_s < self._next_s.get(name, 0.0):
+                self._kept_back[name] = self._kept_back.get(name, 0) + 1
+                return False
+            self._next_s[name] = now_s + _COMPLAINTS_EVERY_S
+            kept_back = self._kept_back.pop(name, 0)
+            if kept_back:
+                record.count = kept_back + 1
+        _shorten(record)
         return True
+
+
+def without_secrets(text: str) -> str:
+    """Replace what the variables of OpenTelemetry hold to log in at a collector: SDK and exporters quote it when they
+    cannot use it."""
+    for secret in sorted(set(_secrets()), key=len, reverse=True):
+        text = text.replace(secret, "…")
+    return text
+
+
+def _secrets() -> Iterator[str]:
+    for name, value in os.environ.items():
+        if not name.startswith("OTEL_EXPORTER_"):
+            continue
+        if name.endswith("_HEADERS"):
+            pieces = [each.strip() for each in value.split(",")]
+            yield from (each for each in pieces if each)
+            # A value may be quoted with its control characters escaped, or without the word before it.
+            words = (word for each in pieces for word in f"{each} {unquote(each)}".replace("=", " ").split())
+            yield from (word for word in words if len(word) >= _SECRET_MIN)
+        elif name.endswith("_ENDPOINT"):
+            before, at, _ = value.rpartition("@")
+            userinfo, query = before.rpartition("//")[2] if at else "", value.partition("?")[2]
+            yield from (each for each in (userinfo, query) if each)
+
+
+def _shorten(record: logging.LogRecord) -> None:
+    text = record.getMessage()
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        text += f" ({type(error).__name__}: {error})"
+    record.msg, record.args, record.exc_info = without_secrets(text), None, None
 
 
 def facts_of(record: logging.LogRecord) -> dict[str, object]:

@@ -11,7 +11,7 @@ from random import random
 from typing import Final, Self
 
 from opentelemetry import context as contexts
-from opentelemetry import propagate, trace
+from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import Histogram, Meter
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, Tracer
@@ -43,6 +43,10 @@ class OtelObserver(Observer):
     """Without `tracer` there are no spans."""
 
     def __init__(self, meter: Meter, tracer: Tracer | None, tenants: Labels) -> None:
+        # Reads OTEL_PROPAGATORS, and fails if it names one that is not installed.
+        from opentelemetry.propagate import extract
+
+        self._context_of = extract
         self.counted = MetricsSnapshot(tenants)
         self._tenants = tenants
         self._errors = Labels(metrics.ERROR_TYPES_MAX)
@@ -90,7 +94,7 @@ class OtelObserver(Observer):
         if self._tracer is not None:
             span = self._tracer.start_span(
                 method,
-                propagate.extract({name: each for name, each in metadata() or () if isinstance(each, str)}),
+                self._context_of({name: each for name, each in metadata() or () if isinstance(each, str)}),
                 SpanKind.SERVER,
                 {"rpc.system.name": "grpc", "rpc.method": method},
             )

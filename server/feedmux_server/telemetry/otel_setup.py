@@ -30,10 +30,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CollectorRegistry, start_http_server
 
-from feedmux_server.supervision import Tasks
+from feedmux_server.supervision import Tasks, in_daemon_thread
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.exporters import TelemetryMisconfigured, disabled, exporters
 from feedmux_server.telemetry.labels import Labels
+from feedmux_server.telemetry.log import without_secrets
 from feedmux_server.telemetry.metrics import Kind, Metric
 from feedmux_server.telemetry.metrics_snapshot import MetricsSnapshot
 from feedmux_server.telemetry.observer import NOBODY, Observer
@@ -88,7 +89,7 @@ class Telemetry:
 
     async def close(self) -> None:
         """Send the remaining telemetry as far as the time allows, and drop the rest."""
-        ended = [_in_thread(end) for end in self._endings]
+        ended = [in_daemon_thread(end, "telemetry-end") for end in self._endings]
         if not ended:
             return
         _, late = await asyncio.wait(ended, timeout=self._shutdown_s)
@@ -100,6 +101,18 @@ def start_telemetry(options: TelemetryOptions) -> Telemetry:
     """Start telemetry. Call it on the event loop to observe. Raises TelemetryMisconfigured, MetricsPortInUse."""
     if disabled():
         return Telemetry()
+    try:
+        return _start(options)
+    except (TelemetryMisconfigured, MetricsPortInUse):
+        raise
+    except Exception as error:  # the SDK raises several kinds for a variable that it cannot use
+        raise TelemetryMisconfigured(
+            f"OpenTelemetry cannot be started with the variables OTEL_… ({type(error).__name__}:"
+            f" {without_secrets(str(error))}). Correct them, or set OTEL_SDK_DISABLED=true"
+        ) from error
+
+
+def _start(options: TelemetryOptions) -> Telemetry:
     telemetry = Telemetry(_shutdown_s=options.shutdown_s)
     resource = _resource()
     span_exporters, log_exporters = exporters("traces"), exporters("logs")
@@ -253,20 +266,6 @@ def _export_logs(log_exporters: list[Any], resource: Resource, telemetry: Teleme
         loggers.shutdown()
 
     telemetry._endings.append(partial(_end, end))
-
-
-def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Run work in a daemon thread: unlike an executor's thread, a late one does not keep the process alive."""
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def run() -> None:
-        work()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(done.set_result, None)
-
-    threading.Thread(target=run, daemon=True, name="telemetry-end").start()
-    return done
 
 
 def _end(shutdown: Callable[[], object]) -> None:

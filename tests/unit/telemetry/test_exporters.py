@@ -5,6 +5,7 @@ import os
 import pytest
 
 from feedmux_server.telemetry.exporters import Signal, TelemetryMisconfigured, _names, disabled, exporters
+from feedmux_server.telemetry.otel_setup import TelemetryOptions, start_telemetry
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +57,26 @@ def test_a_choice_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, name: str
     monkeypatch.setenv(name, value)
     with pytest.raises(TelemetryMisconfigured, match=message):
         exporters("traces")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cause"),
+    [
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://me:canary@[::1", "Invalid IPv6 URL"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://me:canary@a℀b", "'…@a℀b' contains invalid characters"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zip", "InvalidCompressionValueException: .*OTEL_EXPORTER_OTLP_COMPRESSION"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "ValueError: .*'10s'"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5000", "max_export_batch_size"),
+    ],
+)
+async def test_a_variable_that_the_sdk_cannot_use(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, cause: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(TelemetryMisconfigured, match=f"variables OTEL_.*{cause}") as caught:
+        start_telemetry(TelemetryOptions())
+    assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("value", "off"), [("true", True), (" TRUE ", True), ("1", False), ("", False)])

@@ -59,6 +59,32 @@ def test_what_the_server_says_itself_is_never_kept_back() -> None:
     assert all(complaints.filter(record("opentelemetry.exporter", logging.DEBUG)) for _ in range(10))
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "quoted"),
+    [
+        ("OTEL_EXPORTER_OTLP_HEADERS", "a=b, Authorization: Bearer canary", "no header: Authorization: Bearer canary"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "key=Bearer%20can%0Aary-canary", r"no value: 'Bearer can\nary-canary'"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:canary@host:4317", "exporting to me:canary@host:4317"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://host/v1/traces?key=canary", "url: /v1/traces?key=canary"),
+    ],
+)
+def test_a_complaint_quotes_no_login_and_has_no_stack(
+    variable: str, value: str, quoted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    try:
+        raise ValueError(quoted)
+    except ValueError:
+        failed = {"msg": "failed: %s", "args": (quoted,), "exc_info": sys.exc_info()}
+    said = logging.makeLogRecord({**vars(record("opentelemetry.sdk")), **failed})
+    assert ComplaintFilter().filter(said)
+    line = JsonFormatter().format(said)
+    assert "canary" not in line
+    assert "test_log.py" not in line
+    assert "failed: " in line
+    assert "(ValueError: " in line
+
+
 @pytest.mark.parametrize("formatter", [JsonFormatter(), LineFormatter()])
 @pytest.mark.parametrize(
     "quoting",
