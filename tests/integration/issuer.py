@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -46,6 +46,8 @@ class Web:
     def __init__(self) -> None:
         self.body: str | None = None
         """None is an error 503."""
+        self.piece = b""
+        """What it sends again and again, if anything, until the connection is cut."""
         self.location = ""
         self.asked = 0
         self.url = ""
@@ -58,6 +60,12 @@ def web_server() -> Iterator[Web]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             web.asked += 1
+            if web.piece:
+                with suppress(OSError):
+                    while True:
+                        self.wfile.write(web.piece)
+                        time.sleep(0.02)
+                return
             if web.location and self.path == "/jwks.json":
                 self.send_response(302)
                 self.send_header("Location", web.location)

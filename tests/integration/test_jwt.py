@@ -11,6 +11,7 @@ import pytest_asyncio
 
 import feedmux
 from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_server.supervision import in_daemon_thread
 from feedmux_server.tenants import jwks as jwks_module
 from tests.documents import Documents
 from tests.integration.issuer import AUDIENCE, ISSUER, SigningPair, jwks, web_server
@@ -90,6 +91,15 @@ def test_a_url_of_this_machine_is_read_without_a_proxy(monkeypatch: pytest.Monke
     with web_server() as web:
         web.body = jwks(FIRST)
         assert jwks_module.read_url(web.url) == web.body.encode()
+
+
+async def test_an_answer_that_never_ends_is_not_waited_for() -> None:
+    """Each piece arrives in time."""
+    with web_server() as web:
+        web.piece = b"HTTP/1.1 100 Continue\r\n\r\n"
+        async with asyncio.timeout(60):
+            with pytest.raises(jwks_module.JwksUnusable, match="arrives too slowly"):
+                await in_daemon_thread(lambda: jwks_module.read_url(web.url, 0.2), "reads")
 
 
 async def test_keys_by_url(

@@ -8,13 +8,17 @@ import asyncio
 import hashlib
 import json
 import logging
+import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.error import HTTPError
 
 import jwt
 from cryptography.hazmat.primitives import serialization
@@ -22,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.supervision import in_daemon_thread
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +37,7 @@ WAITING_MAX: Final = 256
 JWKS_BYTES_MAX: Final = 1024 * 1024
 RSA_BITS_MIN: Final = 2048
 _RETRY_AFTER_S: Final = 2.0
+_TOO_MUCH: Final = "it is too large or arrives too slowly"
 _KINDS: Final = frozenset({"RSA", "EC", "OKP"})
 _OPERATIONS: Final = frozenset({"verify", "sign"})
 
@@ -222,7 +228,8 @@ class Jwks:
 
     async def _refresh(self) -> bool:
         try:
-            self._take(parse_jwks(await asyncio.to_thread(self._read)))
+            # The end of the server does not wait for the issuer.
+            self._take(parse_jwks(await in_daemon_thread(self._read, "jwks")))
         except JwksUnusable as error:
             if not self._failed:
                 log.error("the JWKS %s cannot be used; the keys read before stay in force: %s", self._where, error)
@@ -247,6 +254,34 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
+class _Cuttable(urllib.request.AbstractHTTPHandler):
+    """Makes one connection, which another thread can cut."""
+
+    _connection: HTTPConnection | None = None
+
+    def do_open(self, http_class: Any, req: Any, **options: Any) -> Any:
+        def connection(*args: Any, **more: Any) -> HTTPConnection:
+            made: HTTPConnection = http_class(*args, **more)
+            self._connection = made
+            return made
+
+        return super().do_open(connection, req, **options)
+
+    def cut(self) -> None:
+        """End a read that waits for the head of the answer."""
+        sock = self._connection.sock if self._connection is not None else None
+        if sock is not None:
+            with suppress(OSError):
+                # Beneath TLS, whose object belongs to the thread that reads.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+class _Http(_Cuttable, urllib.request.HTTPHandler): ...
+
+
+class _Https(_Cuttable, urllib.request.HTTPSHandler): ...
+
+
 def read_url(url: str, timeout_s: float = FETCH_TIMEOUT_S) -> bytes:
     """Read a URL, blocking. A redirect is a failure: it could lead away from https. Raises JwksUnusable."""
     deadline_s = time.monotonic() + 2 * timeout_s
@@ -254,19 +289,32 @@ def read_url(url: str, timeout_s: float = FETCH_TIMEOUT_S) -> bytes:
     # A URL without TLS is of this machine. A proxy does not know it, and could answer with keys of its own.
     proxies = urllib.request.getproxies() if url.lower().startswith("https:") else {}
     through = "https" in proxies and not urllib.request.proxy_bypass(request.host)
-    opener = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler(proxies))
+    handler = _Https() if request.type == "https" else _Http()
+    opener = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler(proxies), handler)
+    # The timeout is for each piece of the answer, and its head may come in any number of pieces.
+    cut = threading.Timer(2 * timeout_s, handler.cut)
+    cut.daemon = True
+    cut.start()
     try:
         with opener.open(request, timeout=timeout_s) as response:
             data = b""
             while part := response.read1(65536):
                 data += part
                 if len(data) > JWKS_BYTES_MAX or time.monotonic() > deadline_s:
-                    raise JwksUnusable("it is too large or arrives too slowly")
+                    raise JwksUnusable(_TOO_MUCH)
+            if time.monotonic() > deadline_s:
+                raise JwksUnusable(_TOO_MUCH)
             return data
     except (OSError, HTTPException, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()
+        if time.monotonic() > deadline_s:
+            raise JwksUnusable(_TOO_MUCH) from None
         # The text of an error may contain the URL, and the URL may contain a password.
         code = getattr(error, "code", None)
         reason = f"HTTP {code}" if code else type(error).__name__
         if through:
             reason += ", through the proxy that https_proxy names"
         raise JwksUnusable(f"it cannot be fetched ({reason})") from None
+    finally:
+        cut.cancel()

@@ -115,8 +115,10 @@ async def test_a_source_that_is_away_is_worth_another_try() -> None:
 
 async def test_few_calls_wait_for_a_slow_source() -> None:
     asked, go_on = threading.Event(), threading.Event()
+    holds_up_the_end: list[bool] = []
 
     def read() -> bytes:
+        holds_up_the_end.append(not threading.current_thread().daemon)
         asked.set()
         go_on.wait()
         return document(GOOD)
@@ -135,6 +137,7 @@ async def test_few_calls_wait_for_a_slow_source() -> None:
     finally:
         go_on.set()
     assert {len(found) for found in await asyncio.gather(*waiting)} == {1}
+    assert holds_up_the_end == [False]
 
 
 def test_a_proxy_that_may_be_the_cause_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
