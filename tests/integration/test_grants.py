@@ -40,6 +40,7 @@ GRANTS: dict[str, list[dict[str, Any]] | None] = {
         }
     ],
     "team-a": [{"database": "test_*", "collection": "orders", "match": {"owner": "a"}, "hide": ["secret"]}],
+    "items-a": [{"database": "test_*", "collection": "orders", "match": {"items.owner": "a"}, "hide": ["secret"]}],
     "mixed": [
         {"database": "test_*", "collection": "orders", "match": {"owner": "a"}},
         {"database": "test_*", "collection": "team-?", "hide": ["secret"]},
@@ -367,6 +368,20 @@ async def test_a_name_that_comes_twice_shows_nothing_hidden(tenant: Any, databas
         {"_id": 3},
     ]
     assert seen.events[3]["updateDescription"]["updatedFields"] == {"plain": 2}
+
+
+async def test_a_document_of_many_parts_costs_no_more_than_its_size(tenant: Any, database: Documents) -> None:
+    """Computed in a time that grows with the square of their number, each of these events would take minutes."""
+    with_images(database, "orders")
+    orders, since = database["orders"], now(database)
+    orders.insert_one({"_id": 1, "items": [{"owner": "b"}] * 300_000 + [{"owner": "a"}]})
+    orders.insert_one({"_id": 2, "items": [{"owner": "a"}], "padding": "x" * 4_000_000})
+    name = ".".join("a" * 1_500_000)
+    set_name = {"$setField": {"field": {"$literal": name}, "input": "$$ROOT", "value": 1}}
+    orders.update_one({"_id": 2}, [{"$replaceWith": set_name}])
+    seen = await see(await tenant("items-a"), database, feed(database.name, "orders"), since)
+    assert seen.kinds == ["insert", "insert", "update"]
+    assert seen.events[2]["updateDescription"]["updatedFields"] == {name: 1}
 
 
 @pytest.mark.parametrize("name", ["hiding", "team-a"])

@@ -27,7 +27,7 @@ def key_is_hidden(hide: tuple[str, ...]) -> Expression:
 
     The resume token holds the key too, and cannot be changed: such an event is withheld.
     """
-    names = {"$map": {"input": _entries("$e.documentKey"), "as": "field", "in": _normal("$$field.k")}}
+    names = {"$map": {"input": _entries("$e.documentKey"), "as": "field", "in": _normal("$$field.k", hide)}}
     overlaps = [{"$or": [_begins("$$name", path), _begins(path, "$$name")]} for path in map(_dotted, hide)]
     return {"$anyElementTrue": [{"$map": {"input": names, "as": "name", "in": {"$or": overlaps}}}]}
 
@@ -120,7 +120,7 @@ def _updated_fields(hide: tuple[str, ...]) -> Expression:
         "$map": {
             "input": _entries("$e.updateDescription.updatedFields"),
             "as": "each",
-            "in": {"k": "$$each.k", "v": "$$each.v", "n": _normal("$$each.k")},
+            "in": {"k": "$$each.k", "v": "$$each.v", "n": _normal("$$each.k", hide)},
         }
     }
     # A name without parts is of numbers only: a key of a map around all hidden fields.
@@ -174,7 +174,7 @@ def _without(entries: str, pruned: Expression) -> Expression:
 
 def _shown_names(names: Expression, name: str, hide: tuple[str, ...]) -> Expression:
     """The elements of a list whose `name` is not hidden."""
-    hidden = {"$let": {"vars": {"n": _normal(name)}, "in": _hidden("$$n", hide)}}
+    hidden = {"$let": {"vars": {"n": _normal(name, hide)}, "in": _hidden("$$n", hide)}}
     return {"$filter": {"input": _list(names), "as": "each", "cond": {"$not": [hidden]}}}
 
 
@@ -207,10 +207,15 @@ def _dotted(path: str) -> Expression:
     return {"$literal": f".{path}."}
 
 
-def _normal(name: str) -> Expression:
-    """`items.0.price` as `.items.price.`: without array indices, and so that one name begins with another by parts."""
+def _normal(name: str, hide: tuple[str, ...]) -> Expression:
+    """`items.0.price` as `.items.price.`: without array indices, and so that one name begins with another by parts.
+
+    Only as many parts as a hidden path has: to put together all parts of a name takes a time that grows with the square
+    of their number, and a name may have millions of dots.
+    """
     parts = {"$filter": {"input": {"$split": [name, "."]}, "as": "part", "cond": {"$not": [_is_number("$$part")]}}}
-    return {"$reduce": {"input": parts, "initialValue": ".", "in": {"$concat": ["$$value", "$$this", "."]}}}
+    first = {"$slice": [parts, max(path.count(".") for path in hide) + 1]}
+    return {"$reduce": {"input": first, "initialValue": ".", "in": {"$concat": ["$$value", "$$this", "."]}}}
 
 
 def _is_number(part: str) -> Expression:

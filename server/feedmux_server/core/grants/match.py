@@ -134,43 +134,23 @@ def _term(name: str, value: Any, document: str) -> Expression:
         case "$nor":
             return {"$not": [{"$or": [_all_of(each, document) for each in value]}]}
     operators = value if isinstance(value, Mapping) else {"$eq": value}
-    return {
-        "$let": {
-            "vars": {"found": _values_at(name, document)},
-            "in": {"$and": [_compared(operator, operand) for operator, operand in operators.items()]},
-        }
-    }
+    return {"$and": [_compared(name, operator, operand, document) for operator, operand in operators.items()]}
 
 
-def _compared(operator: str, operand: Any) -> Expression:
-    wanted = operand if operator in _LISTS else [operand]
-    holds = {"$or": [{"$in": [{"$literal": each}, "$$found"]} for each in wanted]}
+def _compared(path: str, operator: str, operand: Any, document: str) -> Expression:
+    holds = _holds(path, operand if operator in _LISTS else [operand], document)
     return {"$not": [holds]} if operator in _NEGATIVE else holds
 
 
-def _values_at(path: str, document: str) -> Expression:
-    """The values at a path, through arrays of documents as MongoDB's queries go: not through arrays in arrays."""
-    values: Expression = [document]
-    for part in path.split("."):
-        values = {
-            "$reduce": {
-                "input": values,
-                "initialValue": [],
-                "in": {
-                    "$concatArrays": [
-                        "$$value",
-                        {
-                            "$switch": {
-                                "branches": [
-                                    {"case": {"$ne": [{"$type": "$$this"}, "object"]}, "then": []},
-                                    {"case": {"$eq": [{"$type": f"$$this.{part}"}, "missing"]}, "then": []},
-                                    {"case": {"$isArray": f"$$this.{part}"}, "then": f"$$this.{part}"},
-                                ],
-                                "default": [f"$$this.{part}"],
-                            }
-                        },
-                    ]
-                },
-            }
-        }
-    return values
+def _holds(path: str, wanted: list[Any], document: str) -> Expression:
+    """Whether one of the wanted values is at a path, through arrays of documents as MongoDB's queries go: not through
+    arrays in arrays. Each array is gone through once: a list of all values, which `$reduce` would make, takes a time
+    that grows with the square of the array."""
+    part, _, rest = path.partition(".")
+    value = f"{document}.{part}"
+    elements = {"$cond": [{"$isArray": [value]}, value, [value]]}
+    values = {"$cond": [{"$eq": [{"$type": document}, "object"]}, elements, []]}
+    if rest:
+        return {"$anyElementTrue": {"$map": {"input": values, "in": _holds(rest, wanted, "$$this")}}}
+    held = {"$or": [{"$in": [{"$literal": each}, "$$values"]} for each in wanted]}
+    return {"$let": {"vars": {"values": values}, "in": held}}
