@@ -16,9 +16,12 @@ from pymongo.errors import OperationFailure
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.feeds import pipeline_policy
+from feedmux_server.core.grants import stages
+from feedmux_server.core.grants.hidden import hidden_stages
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_watch import Operation
 from tests.documents import Documents
+from tests.integration.grants_support import granted
 from tests.integration.servers import Here, guarded, serving, settings, until
 from tests.integration.wire import PATIENCE_S, at, feed
 
@@ -58,8 +61,8 @@ async def here(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[He
 
 @pytest.mark.usefixtures("javascript")
 async def test_a_feed_that_computes_too_long_on_one_event_ends(here: Here, database: Documents) -> None:
-    stages = json.dumps([{"$set": {"x": asleep("$fullDocument.slow")}}])
-    slow, same = (here.api.watch(feed(database.name, "c", stages)) for _ in range(2))
+    pipeline = json.dumps([{"$set": {"x": asleep("$fullDocument.slow")}}])
+    slow, same = (here.api.watch(feed(database.name, "c", pipeline)) for _ in range(2))
     neighbour = here.api.watch(feed(database.name, "c", '[{"$project": {"operationType": 1}}]'))
     for receiver in (slow, same, neighbour):
         await receiver.opened()
@@ -78,6 +81,26 @@ async def test_a_feed_that_computes_too_long_on_one_event_ends(here: Here, datab
     database["c"].insert_one({"slow": 0})
     await neighbour.take(1)
     neighbour.cancel()
+
+
+@pytest.mark.usefixtures("javascript")
+async def test_what_the_policy_takes_for_an_event_is_allowed_in_addition(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the event follows others, which the pipeline drops."""
+    waits = {"$set": {"e.n": asleep("$e.fullDocument.policy")}}
+    monkeypatch.setattr(stages, "hidden_stages", lambda hides: [*hidden_stages(hides), waits])
+    grants = {"tenant": [{"database": "*", "hide": ["secret"]}]}
+    pipeline = [{"$match": {"fullDocument.own": {"$exists": True}}}, {"$set": {"x": asleep("$fullDocument.own")}}]
+    async with granted(mongo.uri, redis_server.url, tmp_path, grants, event_time_s=EVENT_TIME_S) as here:
+        receiver = here.api.watch(feed(database.name, "c", json.dumps(pipeline)))
+        await receiver.opened()
+        database["c"].insert_many([*({"_id": number} for number in range(30)), {"policy": 4_000, "own": 0}])
+        async with asyncio.timeout(PATIENCE_S):
+            await receiver.take(1)
+        database["c"].insert_one({"own": 3_600_000})
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await receiver.end()).reason == "PIPELINE_FAILED"
 
 
 async def test_a_batch_of_many_events_is_no_event_that_takes_long(

@@ -1007,9 +1007,9 @@ class SimSource(Source):
         if opening is not None:
             opening(session)
         await mongo.reach()
-        if computes(stages[1:]):
-            await mongo.compute(mongo.costs.open_s, session, 0)
         pipeline = bson.decode(bson.encode({"pipeline": stages}))["pipeline"]
+        if computes(_without_policy(spec, pipeline[1:])[1]):
+            await mongo.compute(mongo.costs.open_s, session, 0)
         return await _answered(mongo, SimCursor(mongo, spec, pipeline, batch_events, max_await_ms, session))
 
     async def open_documents(  # type: ignore[override]

@@ -139,11 +139,18 @@ class DocumentsReader:
             permit.end()
 
     async def _open_cursor(
-        self, events: int, opening: Callable[[bytes], None] | None = None, *, without_pipeline: bool = False
+        self,
+        events: int,
+        opening: Callable[[bytes], None] | None = None,
+        *,
+        has_policy: bool = True,
+        has_pipeline: bool = True,
     ) -> RawChangeStreamCursor:
         copied, cluster_time = self._from
         secret = token_hex(_SECRET_BYTES)
-        stages = documents(self._key, copied, cluster_time, self.up_to, secret, without_pipeline=without_pipeline)
+        stages = documents(
+            self._key, copied, cluster_time, self.up_to, secret, has_policy=has_policy, has_pipeline=has_pipeline
+        )
         return await self._source.open_documents(self._spec, stages, events, cluster_time, opening)
 
     async def next_batch(self, tenant: str) -> RawBatch:

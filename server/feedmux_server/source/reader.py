@@ -19,7 +19,7 @@ from feedmux_server.core.delivery.resume_policy import Action, Verdict, without_
 from feedmux_server.core.errors import ErrorReason, FeedmuxError, FragmentsChanged
 from feedmux_server.core.events.chunk import Chunk, chunks_of, read_token
 from feedmux_server.core.events.event_time import event_time_s
-from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, effective_stages
+from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, effective_stages, policy_stages
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
 from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor
@@ -150,11 +150,18 @@ class ChangeStreamReader:
         await self._verify()
 
     async def _open_cursor(
-        self, events: int, opening: Callable[[bytes], None] | None = None, *, without_pipeline: bool = False
+        self,
+        events: int,
+        opening: Callable[[bytes], None] | None = None,
+        *,
+        has_policy: bool = True,
+        has_pipeline: bool = True,
     ) -> RawChangeStreamCursor:
         stages, wait_ms = self._request.stages(), self._limits.max_await_ms
-        if without_pipeline:
-            stages, wait_ms = [stages[0], *(stage for stage in stages[1:] if SPLIT in stage)], HISTORY_AWAIT_MS
+        if not has_pipeline:
+            policy = policy_stages(self._key) if has_policy else []
+            stages = [stages[0], *policy, *(stage for stage in stages[1:] if SPLIT in stage)]
+            wait_ms = HISTORY_AWAIT_MS
         spec = self._key.spec
         if self._without_since_s is not None:
             spec = replace(spec, read_preference="primary")

@@ -6,7 +6,9 @@ loop 11 ms for 16 MB, and the whole reply is in memory twice until it is copied.
 events as make a batch of `BATCH_BYTES`, by the size of those before.
 
 `read_watch` finds a read that takes too long and stops it. That is a suspicion only, because MongoDB computes on a
-whole batch without a pause: the reads after it ask for one event each, and one that is stopped too ends the feed.
+whole batch without a pause: the reads after it ask for one event each, and one that is stopped too ends the feed. The
+limit is for the user's stages: what the policy's stages take for the events is allowed in addition, because the user
+has chosen neither the policy nor the documents.
 """
 
 import asyncio
@@ -16,13 +18,15 @@ from typing import Protocol
 
 from pymongo.errors import ExecutionTimeout, PyMongoError
 
+from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.resume_policy import Action
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey, has_stages
 from feedmux_server.source.cursor import RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.errors import judge
 from feedmux_server.source.read_limits import ReadLimits
-from feedmux_server.source.read_watch import Read
+from feedmux_server.source.read_watch import OPENS_ARE_SLOWER, Read
 
 BATCH_BYTES = 2_500_000
 """The size of a batch. One of 3 MB cost the server less CPU for a document than one of 6 MB."""
@@ -35,16 +39,31 @@ _CAREFUL_READS = 256
 """Reads of one event each, after a batch has taken too long: it shows whether a single event does."""
 _FEWER = 16
 """After those reads, batches are smaller by this factor."""
+_POLICY_MAY_VARY = 2.0
+"""The stages of a policy may take longer by this factor than they took in a read without the user's."""
+_POLICY_VARIES = 1.5
+"""By less than this factor, no new measurement allows more time."""
+_POLICY_COUNTS = 0.1
+"""Nor does a policy that takes less than this part of the limit."""
+_SLOWER_TO_FETCH = 4.0
+"""A read that returns all events of the policy may pass them more slowly by this factor than a read that was stopped,
+whose pipeline dropped them."""
 
 
 class OpenCursor(Protocol):
     """Runs a reader's aggregate at its present position. Raises PyMongoError."""
 
     async def __call__(
-        self, events: int, opening: Callable[[bytes], None] | None = None, *, without_pipeline: bool = False
+        self,
+        events: int,
+        opening: Callable[[bytes], None] | None = None,
+        *,
+        has_policy: bool = True,
+        has_pipeline: bool = True,
     ) -> RawChangeStreamCursor:
-        """`events`: at most so many per getMore. `opening` is that of `RawChangeStreamCursor.open`. `without_pipeline`:
-        the same events, without the stages of the user and of the policy; the read waits for none."""
+        """`events`: at most so many per getMore. `opening` is that of `RawChangeStreamCursor.open`. `has_pipeline`:
+        with the user's stages; without them the read waits for no event, and `has_policy` says whether it has the
+        policy's."""
 
 
 class TimedReads:
@@ -52,6 +71,7 @@ class TimedReads:
 
     def __init__(self, source: Source, key: StreamKey, limits: ReadLimits, open_cursor: OpenCursor) -> None:
         self._source = source
+        self._has_policy = bool(key.policy)
         self._limits = limits
         self._open_cursor = open_cursor
         self._batch_events = limits.batch_events
@@ -84,7 +104,7 @@ class TimedReads:
             async with read.scope():
                 cursor = await self._open_cursor(self.batch_events, read.open_in)
         except TimeoutError:
-            raise await self._too_slow("to prepare the pipeline") from None
+            raise await self._too_slow("to prepare the pipeline", read) from None
         except BaseException:
             self.closed()
             raise
@@ -104,6 +124,8 @@ class TimedReads:
         if read is None:
             return await cursor.next_batch()
         is_careful = self.is_careful
+        if not is_careful:
+            read.event_time_s = self._limits.event_time_s
         read.begin((wait_ms or 0) / 1000 + _LATE_S)
         try:
             async with read.scope():
@@ -112,7 +134,7 @@ class TimedReads:
             if not read.overran:
                 raise
             if is_careful:
-                raise await self._too_slow("for one event of this feed") from None
+                raise await self._too_slow("for one event of this feed", read) from None
             self._careful_reads = _CAREFUL_READS
             self._batch_events = max(1, self._batch_events // _FEWER)
             raise ExecutionTimeout("a batch of events takes MongoDB too long") from None
@@ -149,11 +171,16 @@ class TimedReads:
         if self._read is not None:
             self._source.read_watch.remove(self._read)
 
-    async def _too_slow(self, for_what: str) -> FeedmuxError | ExecutionTimeout:
+    async def _too_slow(self, for_what: str, read: Read) -> FeedmuxError | ExecutionTimeout:
         """Return the error that ends the feed if the pipeline is the cause, and else the error that resumes the feed: a
-        MongoDB that waits for a majority, or for a disk, looks the same."""
+        MongoDB that waits for a majority, or for a disk, looks the same, and so do a policy's stages."""
+        took_s = monotonic_s() - read.began_s
         if not await self._reads_without_pipeline():
             return ExecutionTimeout("MongoDB is slow, also without the pipeline")
+        policy_s = await self._policy_s(took_s, read.event_time_s) if self._has_policy else 0.0
+        if self._is_more_due(policy_s, read.event_time_s):
+            read.event_time_s = self._limits.event_time_s + _POLICY_MAY_VARY * policy_s
+            return ExecutionTimeout("MongoDB is slow, also with the policy's stages alone")
         limit_s = self._limits.event_time_s
         return FeedmuxError(
             ErrorReason.PIPELINE_FAILED,
@@ -170,7 +197,7 @@ class TimedReads:
         cursor: RawChangeStreamCursor | None = None
         try:
             async with asyncio.timeout(self._limits.event_time_s):
-                cursor = await self._open_cursor(1, without_pipeline=True)
+                cursor = await self._open_cursor(1, has_policy=False, has_pipeline=False)
                 await cursor.next_batch()
             return True
         except TimeoutError:
@@ -181,3 +208,39 @@ class TimedReads:
             if cursor is not None:
                 with suppress(PyMongoError):
                     await cursor.close()
+
+    def _is_more_due(self, policy_s: float, allowed_s: float) -> bool:
+        """Whether a read whose policy takes `policy_s` for an event is due more time for it than `allowed_s`."""
+        own_s = self._limits.event_time_s
+        return _POLICY_VARIES * policy_s > allowed_s - own_s * (1 - _POLICY_COUNTS)
+
+    async def _policy_s(self, took_s: float, allowed_s: float) -> float:
+        """Return what the policy's stages alone take MongoDB for one event: the longest of the next reads.
+
+        The event at which a read was stopped after `took_s` may follow others, which its pipeline dropped. So the reads
+        continue until they must have passed it, or one shows that more time than `allowed_s` is due. Raises
+        PyMongoError, after which the feed resumes.
+        """
+        cursor: RawChangeStreamCursor | None = None
+        began_s = read_s = monotonic_s()
+        longest_s = 0.0
+        try:
+            cursor = await self._open_cursor(FIRST_EVENTS, has_pipeline=False)
+            longest_s = (monotonic_s() - began_s) / OPENS_ARE_SLOWER
+            exhausted = False
+            while not exhausted and monotonic_s() - began_s < _SLOWER_TO_FETCH * took_s:
+                if self._is_more_due(longest_s, allowed_s):
+                    break
+                read_s = monotonic_s()
+                batch = await cursor.next_batch()
+                longest_s = max(longest_s, monotonic_s() - read_s)
+                exhausted = batch.exhausted or not batch.data
+        except PyMongoError as error:
+            if judge(error, "getMore").action is not Action.FATAL:
+                raise
+            longest_s = max(longest_s, monotonic_s() - read_s)  # at an event that the policy fails on, or too large
+        finally:
+            if cursor is not None:
+                with suppress(PyMongoError):
+                    await cursor.close()
+        return longest_s

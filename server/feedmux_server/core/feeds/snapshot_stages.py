@@ -86,17 +86,20 @@ def documents(
     up_to: bytes = b"",
     secret: str = "",
     *,
-    without_pipeline: bool = False,
+    has_policy: bool = True,
+    has_pipeline: bool = True,
 ) -> list[Any]:
     """The stages that return the documents after those copied, up to the `_id` in `up_to` (empty: all of them), as of
-    `cluster_time`, as insert events at the high-water mark after it. `secret`: of this read, for the policy."""
+    `cluster_time`, as insert events at the high-water mark after it. `secret`: of this read, for the policy. Whether
+    the stages of the policy, and those of the user, are among them."""
     scope = read_scope(key, copied)
     mark = key_string(ResumeToken.high_water_mark(cluster_time + 1))
     assert mark is not None
     token = mark.hex().upper()
     if key.policy and not secret:
         raise ValueError("a policy needs a secret")
-    policy, stages = ([], []) if without_pipeline else (policy_stages(key), _on_documents(key))
+    policy = policy_stages(key) if has_policy else []
+    stages = _on_documents(key) if has_pipeline else []
     namespace = {"db": {"$literal": scope.database}, "coll": {"$literal": scope.collection}}
     # All small collections are read as of one time.
     beside = {"ns": namespace} if copied.collection else {}

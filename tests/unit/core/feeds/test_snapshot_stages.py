@@ -42,7 +42,7 @@ def test_while_a_policy_runs_a_secret_is_in_the_place_of_the_token() -> None:
     assert ResumeToken.decode(bson.encode({"_data": right["_data"]})).cluster_time == (5 << 32) + 1
     assert (list(policy), list(user)) == (["$match"], ["$unset"])
     assert right["_data"] in repr(same)
-    assert len(documents(key, Copied(), 5 << 32, secret="s", without_pipeline=True)) == 2
+    assert len(documents(key, Copied(), 5 << 32, secret="s", has_policy=False, has_pipeline=False)) == 2
     with pytest.raises(ValueError, match="secret"):
         documents(key, Copied(), 5 << 32)
 
