@@ -18,6 +18,7 @@ PATTERNS = {
     "yaml_with_lines.py": "PyYAML's messages about files of the operator",
     "core/feeds/query_json.py": "values of pipelines, each by a pattern that matches in linear time; pipelines of more"
     " than 512 bytes are read in a separate process",
+    "core/feeds/name_patterns.py": "pipelines that were checked, by patterns that match in linear time",
     "core/grants/grant.py": "names that tenants send, by patterns with atomic groups: they do not backtrack",
 }
 DECODERS = {

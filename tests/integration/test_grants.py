@@ -1,6 +1,7 @@
 """Authorised: every event passed the tenant's grant, its forced match and its hidden fields; on both versions."""
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -40,6 +41,10 @@ GRANTS: dict[str, list[dict[str, Any]] | None] = {
         }
     ],
     "team-a": [{"database": "test_*", "collection": "orders", "match": {"owner": "a"}, "hide": ["secret"]}],
+    "teams-and-all": [
+        {"database": "test_*", "collection": "team-?"},
+        {"database": "test_*"},
+    ],
     "items-a": [{"database": "test_*", "collection": "orders", "match": {"items.owner": "a"}, "hide": ["secret"]}],
     "mixed": [
         {"database": "test_*", "collection": "orders", "match": {"owner": "a"}},
@@ -150,21 +155,39 @@ async def test_a_wider_feed_shows_just_what_is_granted(tenant: Any, database: Do
 async def test_a_name_that_is_not_utf_8_ends_no_feed_with_patterns(
     tenant: Any, database: Documents, scope: str
 ) -> None:
-    """The driver encodes none, and MongoDB takes it."""
+    """Neither those of a grant nor those of a pipeline."""
     since = now(database)
-    create, insert = (
-        RawBSONDocument(encode(each).replace("€".encode(), b"\xff\xfe\xfd"))
-        for each in (
-            {"op": "c", "ns": f"{database.name}.$cmd", "o": {"create": "team-€"}},
-            {"op": "i", "ns": f"{database.name}.team-€", "o": {"_id": 1}},
-        )
-    )
-    for operation in (create, insert):
-        database.client.admin.command({"applyOps": [operation]})
+    name = database.name
+    run_not_utf_8(database, name, {"create": "team-€"})
+    run_not_utf_8(database, name, {"renameCollection": f"{name}.team-€", "to": f"{name}.team-2"})
     database["team-1"].insert_one({"_id": 2})
-    asked = feed(database.name) if scope == "database" else feed("")
-    seen = await see(await tenant("some"), database, asked, since)
-    assert (seen.end, [each["ns"]["coll"] for each in seen.events]) == (None, ["team-1"])
+    database["other"].insert_one({"_id": 3})
+    run_not_utf_8(database, name, {"renameCollection": f"{name}.other", "to": f"{name}.team-€"})
+
+    async def collections(tenant_name: str, *stages: dict[str, Any]) -> list[str]:
+        asked = feed(database.name if scope == "database" else "", pipeline=json.dumps(stages))
+        seen = await see(await tenant(tenant_name), database, asked, since)
+        assert seen.end is None
+        names = [each["ns"] for each in seen.events]
+        return [each["coll"] for each in names if each["db"] == name and each["coll"] != "clock"]
+
+    assert await collections("some") == ["team-1"]
+    assert await collections("teams-and-all") == ["team-1", "other"]
+    inserts = {"$match": {"operationType": "insert"}}
+    for stages, expected in (
+        ([{"$match": {"ns.coll": {"$regex": "^team-"}}}], ["team-1"]),
+        ([{"$match": {"ns.coll": {"$not": {"$regex": "^team-"}}}}, inserts], ["other"]),
+        ([{"$match": {"to.coll": {"$regex": "^team-1"}}}], []),
+        ([{"$set": {"n": "$ns"}}, {"$match": {"n.coll": {"$regex": "^team-1"}}}], ["team-1"]),
+    ):
+        assert await collections("all", *stages) == expected
+
+
+def run_not_utf_8(database: Documents, name: str, command: dict[str, Any]) -> None:
+    """Run a command of the database `name` with bytes in the place of `€` that are not UTF-8. The driver encodes none,
+    and MongoDB takes them."""
+    operation = encode({"op": "c", "ns": f"{name}.$cmd", "o": command}).replace("€".encode(), b"\xff\xfe\xfd")
+    database.client.admin.command({"applyOps": [RawBSONDocument(operation)]})
 
 
 @pytest.mark.parametrize("expanded", [False, True])

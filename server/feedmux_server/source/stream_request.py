@@ -14,6 +14,7 @@ from bson.timestamp import Timestamp
 from feedmux_server.core.errors import FragmentsChanged
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.feeds.feed import change_stream_options
+from feedmux_server.core.feeds.name_patterns import ON_EVENTS, compares_names
 from feedmux_server.core.feeds.snapshot_stages import gate
 from feedmux_server.core.feeds.stream_key import StreamKey, policy_stages, user_stages
 from feedmux_server.core.positions.join_point import JoinPoint
@@ -28,7 +29,10 @@ class StreamRequest:
     def __init__(self, key: StreamKey, origin: JoinPoint, copied: Copied | None = None) -> None:
         """`copied`: within a copy of existing documents, only the changes to what was copied."""
         self.key = key
-        self._gate = [] if copied is None else [gate(copied)]
+        # After the policy, which makes a delete of a move out of view; before the user, who may drop what it reads.
+        self._between = [] if copied is None else [gate(copied)]
+        if compares_names(key.spec.pipeline):
+            self._between.append(ON_EVENTS)
         self.at = origin
         """The position read to, where the next request begins."""
         self._drop_until: ResumeToken | None = None
@@ -49,8 +53,7 @@ class StreamRequest:
             stage["startAtOperationTime"] = Timestamp(time_ >> 32, time_ & 0xFFFF_FFFF)
             if at.from_before or (not place.is_high_water_mark and not place.from_invalidate):
                 self._drop_until = place
-        # After the policy, which makes a delete of a move out of view; before the user, who may drop what it reads.
-        return [{"$changeStream": stage}, *policy_stages(self.key), *self._gate, *user_stages(self.key)]
+        return [{"$changeStream": stage}, *policy_stages(self.key), *self._between, *user_stages(self.key)]
 
     @property
     def begin_time(self) -> int:

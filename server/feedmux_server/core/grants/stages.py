@@ -197,7 +197,7 @@ def _stages(
     [to] = cache.get(("to", targets), lambda: [{"$or": [_names(grant, Scope(""), "$to") for grant in targets]}])
     keeps = _keeps_changes(cases, scope)
     return [
-        {"$match": _prefilter(cases, renames, scope)},
+        {"$match": _prefilter(cases, targets, renames, scope)},
         {
             "$replaceWith": {
                 "e": {name: f"${name}" for name in _FIELDS},
@@ -220,9 +220,15 @@ def _stages_of_cases(cases: tuple[Grant, ...], images: _Images, keeps: bool) -> 
     ]
 
 
-def _prefilter(cases: tuple[Grant, ...], renames: list[RawBSONDocument], scope: Scope) -> Stage:
-    """What MongoDB can leave out while it scans the oplog. The stages after it do not rely on it."""
+def _prefilter(
+    cases: tuple[Grant, ...], targets: tuple[Grant, ...], renames: list[RawBSONDocument], scope: Scope
+) -> Stage:
+    """What MongoDB can leave out while it scans the oplog. The stages after it rely on it only for this: where they
+    compare patterns, no name comes that is not UTF-8."""
+    patterns = {pattern for grant in (*cases, *targets) for pattern in (grant.database, grant.collection)}
+    by_pattern = any(not (is_exact(each) or is_any(each)) for each in patterns)
     return {
+        **(_UTF_8_NAMES if by_pattern else {}),
         "$or": [
             {"operationType": "invalidate"},
             *(_named(grant, scope, "ns") for grant in cases),
@@ -232,8 +238,13 @@ def _prefilter(cases: tuple[Grant, ...], renames: list[RawBSONDocument], scope: 
                 for grant in cases
                 if grant.whole_database
             ),
-        ]
+        ],
     }
+
+
+_ANY_TEXT: Final = {"properties": {"db": {"pattern": r"\A"}, "coll": {"pattern": r"\A"}}}
+_UTF_8_NAMES: Final = {"$jsonSchema": {"properties": {"ns": _ANY_TEXT, "to": _ANY_TEXT}}}
+"""A regular expression in an expression fails at a name that is not UTF-8; in a schema, it does not match."""
 
 
 def _rename_to(grant: Grant) -> Stage:
