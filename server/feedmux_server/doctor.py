@@ -100,15 +100,14 @@ async def _within(step: Step, timeout_s: float) -> list[CheckResult]:
             return await cancellable(step.run())
     except TimeoutError:
         return [
-            CheckResult(
+            CheckResult.failed(
                 step.name,
-                Level.FAILED,
                 f"no answer within {timeout_s:g} s",
                 "Check that it runs and is not overloaded, or allow more time with --timeout",
             )
         ]
     except (FeedmuxError, StartupError, ConfigError) as error:
-        return [CheckResult(step.name, Level.FAILED, str(error).rstrip("."), "Fix this, and run the command again")]
+        return [CheckResult.failed(step.name, str(error).rstrip("."), "Fix this, and run the command again")]
     except Exception as error:  # noqa: BLE001 one check must not keep the others from being made
         return [
             CheckResult(
@@ -184,11 +183,11 @@ def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
             return await examine_redis(redis, url, timeout_s=timeout_s)
         except RedisUnavailable as error:
             advice = f"Check redis.url ({parse_redis_url(url)}), user, password and TLS in [redis], and that it runs"
-            return [CheckResult("redis.reachable", Level.FAILED, str(error).rstrip("."), advice)]
+            return [CheckResult.failed("redis.reachable", str(error).rstrip("."), advice)]
 
     async def layout() -> list[CheckResult]:
         await check_layout(redis, key_prefix=prefix, timeout_s=timeout_s, mark=False)
-        return [CheckResult("redis.layout", Level.OK, "the keys in Redis, if any, have the layout of this version")]
+        return [CheckResult.ok("redis.layout", "the keys in Redis, if any, have the layout of this version")]
 
     return [
         Step("redis.reachable", reachable, "redis", vital=True),
@@ -222,13 +221,13 @@ async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> lis
             except FeedmuxError as error:
                 says = f"subscription {stored.name} of tenant {tenant} cannot be opened: {error.message}"
                 advice = "Seek it to a time, or delete it and create it at a time (docs/operations.md)"
-                found.append(CheckResult(check, Level.FAILED, says, advice))
+                found.append(CheckResult.failed(check, says, advice))
             found += _pipeline(check, tenant, stored, bounded=bounded[tenant])
         for name in damaged:
             key = store.key(tenant, name)
             says = f"Redis has lost or changed a part of subscription {name} of tenant {tenant} (key {key})"
-            found.append(CheckResult(check, Level.FAILED, says, "Restore its key, or create it again (docs/redis.md)"))
-    return found or [CheckResult(check, Level.OK, f"{count} subscriptions can be opened")]
+            found.append(CheckResult.failed(check, says, "Restore its key, or create it again (docs/redis.md)"))
+    return found or [CheckResult.ok(check, f"{count} subscriptions can be opened")]
 
 
 def _pipeline(check: str, tenant: str, stored: StoredSubscription, *, bounded: bool) -> Iterator[CheckResult]:
@@ -240,13 +239,12 @@ def _pipeline(check: str, tenant: str, stored: StoredSubscription, *, bounded: b
         check_parts(feed_parts(feed, bounded=bounded))
     except FeedmuxError as error:
         advice = "Correct its pipeline with feedmux subscriptions update (docs/pipelines.md)"
-        yield CheckResult(check, Level.FAILED, f"{subscription} cannot be opened: {error.message}", advice)
+        yield CheckResult.failed(check, f"{subscription} cannot be opened: {error.message}", advice)
         return
     if paths := changed_conditions(feed.pipeline.extended_json or "[]"):
         changed = datetime.fromtimestamp(stored.update_ms / 1000, UTC).date()
-        yield CheckResult(
+        yield CheckResult.warning(
             check,
-            Level.WARNING,
             f"{subscription}, last changed on {changed}: earlier versions read a part of its pipeline as a regular"
             f" expression: {', '.join(map(shorten_path, paths[:_PATHS_MAX]))}",
             "If this was before the upgrade, see docs/operations.md, Pipelines that earlier versions misread",
@@ -257,7 +255,7 @@ def _failed(name: str, check: str, says: str, advice: str) -> Step:
     """What is known to be wrong before anything is asked."""
 
     async def tell() -> list[CheckResult]:
-        return [CheckResult(f"{name}.{check}", Level.FAILED, says, advice)]
+        return [CheckResult.failed(f"{name}.{check}", says, advice)]
 
     return Step(f"{name}.{check}", tell, name)
 
@@ -271,22 +269,22 @@ async def _files(config: Config) -> list[CheckResult]:
     found: list[CheckResult] = []
     if config.positions.key_file is not None:
         count = len(read_position_keys(config.positions.key_file))
-        found.append(CheckResult("positions", Level.OK, f"keys of positions in {config.positions.key_file}: {count}"))
+        found.append(CheckResult.ok("positions", f"keys of positions in {config.positions.key_file}: {count}"))
     if config.tenants_file is None:
         advice = "Name a tenants_file (docs/tenants.md); without one the server starts only with --insecure-no-auth"
-        found.append(CheckResult("tenants", Level.WARNING, "no tenants_file is configured", advice))
+        found.append(CheckResult.warning("tenants", "no tenants_file is configured", advice))
     else:
         count = len(load_tenants(config.tenants_file).tenants)
-        found.append(CheckResult("tenants", Level.OK, f"tenants in {config.tenants_file}: {count}"))
+        found.append(CheckResult.ok("tenants", f"tenants in {config.tenants_file}: {count}"))
     if addresses := config.plaintext_addresses:
         advice = "Set tls.certificate_file and tls.key_file, or listen.accept_plaintext if a proxy or a mesh encrypts"
         says = f"keys cross the network in plaintext: {' and '.join(addresses)} does not use TLS"
-        found.append(CheckResult("tls", Level.WARNING, says, advice))
+        found.append(CheckResult.warning("tls", says, advice))
     elif config.tls is None and config.listen.accept_plaintext:
-        found.append(CheckResult("tls", Level.OK, "plaintext is accepted (listen.accept_plaintext)"))
+        found.append(CheckResult.ok("tls", "plaintext is accepted (listen.accept_plaintext)"))
     elif config.tls is None:
         advice = "Keep this only if a proxy terminates TLS or nobody else can listen on the network"
-        found.append(CheckResult("tls", Level.WARNING, "the data and operator ports do not use TLS", advice))
+        found.append(CheckResult.warning("tls", "the data and operator ports do not use TLS", advice))
     else:
         load_tls(config.tls)
         found.append(_expiry("tls.certificate_file", config.tls.certificate_file))
@@ -300,15 +298,13 @@ def _expiry(name: str, path: Path) -> CheckResult:
     left_days = (certificate.not_valid_after_utc.timestamp() - time.time()) / DAY_S
     names = ", ".join(_names(certificate)) or "no host name"
     if left_days < 0:
-        return CheckResult(name, Level.FAILED, f"the certificate in {path} has expired", _RENEW)
+        return CheckResult.failed(name, f"the certificate in {path} has expired", _RENEW)
     if time.time() < certificate.not_valid_before_utc.timestamp():
-        return CheckResult(
-            name, Level.FAILED, f"the certificate in {path} is not valid yet", "Check this machine's clock"
-        )
+        return CheckResult.failed(name, f"the certificate in {path} is not valid yet", "Check this machine's clock")
     says = f"the certificate in {path} is for {names} and valid for {left_days:.0f} days"
     if left_days < _EXPIRES_SOON_DAYS:
-        return CheckResult(name, Level.WARNING, says, _RENEW)
-    return CheckResult(name, Level.OK, says)
+        return CheckResult.warning(name, says, _RENEW)
+    return CheckResult.ok(name, says)
 
 
 def _names(certificate: x509.Certificate) -> list[str]:

@@ -27,6 +27,18 @@ class CheckResult:
     says: str
     advice: str = ""
 
+    @classmethod
+    def ok(cls, check: str, says: str) -> "CheckResult":
+        return cls(check, Level.OK, says)
+
+    @classmethod
+    def warning(cls, check: str, says: str, advice: str) -> "CheckResult":
+        return cls(check, Level.WARNING, says, advice)
+
+    @classmethod
+    def failed(cls, check: str, says: str, advice: str) -> "CheckResult":
+        return cls(check, Level.FAILED, says, advice)
+
     def __str__(self) -> str:
         return f"{self.says}. {self.advice}" if self.advice else self.says
 

@@ -61,9 +61,8 @@ def judge_hello(name: str, hello: Mapping[str, Any], build: Mapping[str, Any]) -
     """Judge a deployment by its answers to `hello` and `buildInfo`."""
     if other := _not_mongodb(hello, build):
         return [
-            CheckResult(
+            CheckResult.failed(
                 f"{name}.deployment",
-                Level.FAILED,
                 f"source {name!r} is {other}, not MongoDB",
                 f"{_WHAT_WORKS[other]}. feedmux needs those of MongoDB 6.0 and later: any edition, Atlas, or Percona"
                 " Server for MongoDB (docs/operations.md, Requirements)",
@@ -141,7 +140,7 @@ def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
             "Its events come late, and end with it. Name the replica set in the URI, without directConnection",
         )
     members = len(hello.get("hosts") or ())
-    return CheckResult(check, Level.OK, f"source {name!r} is replica set {hello['setName']} with {members} data nodes")
+    return CheckResult.ok(check, f"source {name!r} is replica set {hello['setName']} with {members} data nodes")
 
 
 def _version(name: str, build: Mapping[str, Any]) -> CheckResult:
@@ -170,7 +169,7 @@ def _version(name: str, build: Mapping[str, Any]) -> CheckResult:
             f"source {name!r} is MongoDB {version}, which is newer than this version of feedmux knows",
             "Check whether there is a newer feedmux, and try this one before you rely on it",
         )
-    return CheckResult(check, Level.OK, f"source {name!r} is MongoDB {version}")
+    return CheckResult.ok(check, f"source {name!r} is MongoDB {version}")
 
 
 def unsuitable_option(uri: str) -> str:
@@ -273,9 +272,8 @@ class SourceExamination:
         except ConnectionFailure:
             said = server_errors(self._client)
             return [
-                CheckResult(
+                CheckResult.failed(
                     check,
-                    Level.FAILED,
                     f"MongoDB of source {self._name!r} cannot be reached{f': {said}' if said else ''}",
                     f"Check sources.{self._name}.uri (hosts, replicaSet, TLS), the network, and that MongoDB runs",
                 )
@@ -284,9 +282,8 @@ class SourceExamination:
             if isinstance(error, ConfigurationError) or not rejects_login(error):
                 return [judge_failure(self._name, error)]
             return [
-                CheckResult(
+                CheckResult.failed(
                     check,
-                    Level.FAILED,
                     f"MongoDB of source {self._name!r} does not accept feedmux's credentials ({why_rejected(error)})",
                     f"Check user, password, authSource and authMechanism in sources.{self._name}.uri",
                 )
@@ -308,13 +305,13 @@ class SourceExamination:
         except OperationFailure as error:
             return [_missing(check, error, "the oplog cannot be read", 'find on {db: "local", collection: "oplog.rs"}')]
         if first is None or last is None:
-            return [CheckResult(check, Level.FAILED, "the oplog is empty", "Run rs.initiate(), and check rs.status()")]
+            return [CheckResult.failed(check, "the oplog is empty", "Run rs.initiate(), and check rs.status()")]
         window_h = (last["ts"].time - first["ts"].time) / 3600
         says = f"the oplog of source {self._name!r} reaches back {_hours(window_h)}"
         advice = "A reader that is down for longer loses its position: enlarge the oplog (docs/operations.md, Oplog)"
         if window_h < _WINDOW_LEAST_H:
             fresh = "; it may be new rather than small" if window_h < 0.2 else ""
-            return [CheckResult(check, Level.WARNING, says + fresh, advice)]
+            return [CheckResult.warning(check, says + fresh, advice)]
         return [CheckResult(check, Level.OK if window_h >= _WINDOW_WANTED_H else Level.WARNING, says, advice)]
 
     async def _permissions(self) -> list[CheckResult]:
@@ -348,9 +345,9 @@ class SourceExamination:
                 found.append(_missing(f"{self._name}.permissions", error, says, privilege))
         # Only change streams are essential; a lack of the other privileges is a warning.
         if found and found[0].says != wanted[0][0]:
-            found = [CheckResult(each.check, Level.WARNING, each.says, each.advice) for each in found]
+            found = [CheckResult.warning(each.check, each.says, each.advice) for each in found]
         return found or [
-            CheckResult(f"{self._name}.permissions", Level.OK, "the account has every privilege that feedmux needs")
+            CheckResult.ok(f"{self._name}.permissions", "the account has every privilege that feedmux needs")
         ]
 
     async def _open_stream(self) -> None:
@@ -371,17 +368,16 @@ class SourceExamination:
                 yield _missing(check, error, f"{database} cannot be listed", f'listCollections on {{db: "{database}"}}')
                 continue
             if not found:
-                yield CheckResult(check, Level.WARNING, f"{namespace} does not exist", "Create it, or correct the name")
+                yield CheckResult.warning(check, f"{namespace} does not exist", "Create it, or correct the name")
             elif not found[0].images:
-                yield CheckResult(
+                yield CheckResult.failed(
                     check,
-                    Level.FAILED,
                     f"{namespace} stores no pre- and post-images",
                     f'db.getSiblingDB("{database}").runCommand({{collMod: "{collection}",'
                     " changeStreamPreAndPostImages: {enabled: true}})",
                 )
             else:
-                yield CheckResult(check, Level.OK, f"{namespace} stores pre- and post-images")
+                yield CheckResult.ok(check, f"{namespace} stores pre- and post-images")
 
     async def _clock(self) -> list[CheckResult]:
         began_s = time.time()
@@ -395,10 +391,8 @@ class SourceExamination:
 
 def _missing(check: str, error: OperationFailure, says: str, privilege: str) -> CheckResult:
     if error.code in NOT_PERMITTED:
-        return CheckResult(
-            check, Level.FAILED, says, f"The account lacks {privilege} (docs/operations.md, MongoDB role)"
-        )
-    return CheckResult(check, Level.FAILED, f"{says} (code {error.code})", "Check MongoDB's log")
+        return CheckResult.failed(check, says, f"The account lacks {privilege} (docs/operations.md, MongoDB role)")
+    return CheckResult.failed(check, f"{says} (code {error.code})", "Check MongoDB's log")
 
 
 def _hours(hours: float) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from pymongo.errors import OperationFailure, PyMongoError
 
-from feedmux_server.core.check_result import CheckResult, Level
+from feedmux_server.core.check_result import CheckResult
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.core.limits.backoff import Backoff
@@ -115,15 +115,15 @@ class DeadLetters:
         try:
             await self._check_place()
             if unfit := await self._letters.unfit():
-                return [CheckResult(CHECK, Level.FAILED, *unfit)]
+                return [CheckResult.failed(CHECK, *unfit)]
             await self._letters.probe()
         except FeedmuxError as error:
-            return [CheckResult(CHECK, Level.FAILED, error.message, "Check [dead_letters] in the configuration")]
+            return [CheckResult.failed(CHECK, error.message, "Check [dead_letters] in the configuration")]
         except PyMongoError as error:
             cause = f"code {error.code}" if isinstance(error, OperationFailure) else type(error).__name__
             says = f"dead letters cannot be written to {where} ({cause})"
-            return [CheckResult(CHECK, Level.FAILED, says, self._advice(error))]
-        return [CheckResult(CHECK, Level.OK, f"dead letters can be written to {where}")]
+            return [CheckResult.failed(CHECK, says, self._advice(error))]
+        return [CheckResult.ok(CHECK, f"dead letters can be written to {where}")]
 
     def _advice(self, error: PyMongoError) -> str:
         if not isinstance(error, OperationFailure):

@@ -95,28 +95,23 @@ def _judge(place: str, info: Info, kind: Kind) -> Iterator[CheckResult]:
     version = str(info.get("redis_version", "0"))
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < OLDEST_VERSION:
-        yield CheckResult(
+        yield CheckResult.failed(
             "redis.version",
-            Level.FAILED,
             f"Redis at {place} is version {version}",
             "feedmux needs Redis 6.2 or later: its scripts read the time and write in one step",
         )
     else:
-        yield CheckResult("redis.version", Level.OK, f"Redis at {place} is version {version}")
+        yield CheckResult.ok("redis.version", f"Redis at {place} is version {version}")
     yield _judge_eviction(place, info)
     if info.get("role") == "slave":
-        yield CheckResult(
+        yield CheckResult.failed(
             "redis.role",
-            Level.FAILED,
             f"Redis at {place} is a read-only replica",
             "Give feedmux the URL of the primary, or of the sentinels: redis+sentinel://",
         )
     if info.get("cluster_enabled") and kind is not Kind.CLUSTER:
-        yield CheckResult(
-            "redis.cluster",
-            Level.FAILED,
-            f"Redis at {place} is one node of a cluster",
-            "Begin redis.url with redis+cluster://",
+        yield CheckResult.failed(
+            "redis.cluster", f"Redis at {place} is one node of a cluster", "Begin redis.url with redis+cluster://"
         )
     yield from _judge_durability(place, info)
 
@@ -124,10 +119,9 @@ def _judge(place: str, info: Info, kind: Kind) -> Iterator[CheckResult]:
 def _judge_eviction(place: str, info: Info) -> CheckResult:
     policy = str(info.get("maxmemory_policy", "noeviction"))
     if policy == "noeviction":
-        return CheckResult("redis.eviction", Level.OK, f"Redis at {place} evicts nothing (noeviction)")
-    return CheckResult(
+        return CheckResult.ok("redis.eviction", f"Redis at {place} evicts nothing (noeviction)")
+    return CheckResult.failed(
         "redis.eviction",
-        Level.FAILED,
         f"Redis at {place} has maxmemory-policy {policy}, so it may evict stored positions",
         "Set it to noeviction (redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf), "
         "or give feedmux a Redis of its own",
@@ -136,27 +130,24 @@ def _judge_eviction(place: str, info: Info) -> CheckResult:
 
 def _judge_durability(place: str, info: Info) -> Iterator[CheckResult]:
     if not info.get("aof_enabled", 1):
-        yield CheckResult(
+        yield CheckResult.warning(
             "redis.persistence",
-            Level.WARNING,
             f"Redis at {place} keeps no append-only file: after a restart of Redis, positions are as old as "
             "its last snapshot, and events are delivered again",
             "Set appendonly yes to avoid that (docs/redis.md)",
         )
     elif info.get("aof_last_write_status", "ok") != "ok":
-        yield CheckResult(
+        yield CheckResult.failed(
             "redis.persistence",
-            Level.FAILED,
             f"Redis at {place} could not write its append-only file",
             "Free space on the disk of Redis, and check the log of Redis",
         )
     else:
-        yield CheckResult("redis.persistence", Level.OK, f"Redis at {place} keeps an append-only file")
+        yield CheckResult.ok("redis.persistence", f"Redis at {place} keeps an append-only file")
     used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     if most and used > _FULL * most:
-        yield CheckResult(
+        yield CheckResult.warning(
             "redis.memory",
-            Level.WARNING,
             f"Redis at {place} uses {100 * used // most} % of its maxmemory; when it is full, commits fail",
             "Raise maxmemory; a subscription takes about 1 KiB",
         )
@@ -212,39 +203,22 @@ async def examine_sentinels(client: Client) -> list[CheckResult]:
     """Check whether all sentinels answer and name one primary. No findings if there are no sentinels."""
     if not isinstance(client, WatchedPrimary):
         return []
-    said = dict(await client.findings_of_sentinels())
+    check, said = "redis.sentinels", dict(await client.findings_of_sentinels())
     silent = {name: words[1:] for name, words in said.items() if words.startswith("!")}
+    advice = "Start the sentinel, or remove it from redis.url; a failover needs the majority of the sentinels"
     found = [
-        CheckResult(
-            "redis.sentinels",
-            Level.WARNING,
-            f"sentinel {name} does not name a primary: {why}",
-            "Start the sentinel, or remove it from redis.url; a failover needs the majority of the sentinels",
-        )
+        CheckResult.warning(check, f"sentinel {name} does not name a primary: {why}", advice)
         for name, why in silent.items()
     ]
     named = {words for name, words in said.items() if name not in silent}
     if len(named) > 1:
-        found.append(
-            CheckResult(
-                "redis.sentinels",
-                Level.FAILED,
-                f"the sentinels name different primaries: {', '.join(sorted(named))}",
-                "Run SENTINEL MASTERS on each, and check whether they reach each other",
-            )
-        )
+        says = f"the sentinels name different primaries: {', '.join(sorted(named))}"
+        advice = "Run SENTINEL MASTERS on each, and check whether they reach each other"
+        found.append(CheckResult.failed(check, says, advice))
     if len(said) < 3:
-        found.append(
-            CheckResult(
-                "redis.sentinels",
-                Level.WARNING,
-                f"redis.url names {len(said)} sentinels",
-                "Name three or more sentinels, on machines that do not fail together",
-            )
-        )
-    if not found:
-        found.append(CheckResult("redis.sentinels", Level.OK, f"{len(said)} sentinels name one primary"))
-    return found
+        advice = "Name three or more sentinels, on machines that do not fail together"
+        found.append(CheckResult.warning(check, f"redis.url names {len(said)} sentinels", advice))
+    return found or [CheckResult.ok(check, f"{len(said)} sentinels name one primary")]
 
 
 async def probe(client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 3.0) -> CheckResult:
@@ -269,5 +243,5 @@ async def probe(client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: floa
             raise
         await store.delete(tenant, name)
     except FeedmuxError as error:
-        return CheckResult("redis.write", Level.FAILED, "a subscription could not be stored and removed", error.message)
-    return CheckResult("redis.write", Level.OK, "a subscription was stored, opened, released and removed")
+        return CheckResult.failed("redis.write", "a subscription could not be stored and removed", error.message)
+    return CheckResult.ok("redis.write", "a subscription was stored, opened, released and removed")
