@@ -12,6 +12,7 @@ from typing import Any
 
 import bson
 import pytest
+import pytest_asyncio
 from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
 from pymongo.collation import Collation
@@ -28,7 +29,7 @@ from feedmux_server.source import dead_letters
 from feedmux_server.source.answers import ANSWER
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.source.deployment import Source, SourceConfig
-from feedmux_server.source.letters import PART_BYTES, Check, LettersPlace, OfKey
+from feedmux_server.source.letters import PART_BYTES, Check, Letters, LettersPlace, OfKey
 from tests.integration.servers import Here, guarded, serving, settings, until
 from tests.integration.wire import feed, refused
 from tests.tables import over
@@ -49,6 +50,12 @@ async def prepared(mongo: ReplicaSet, database: str, **bounds: Any) -> AsyncIter
         yield letters
     finally:
         await source.close()
+
+
+@pytest_asyncio.fixture
+async def letters(mongo: ReplicaSet, database: Database[Any]) -> AsyncIterator[Letters]:
+    async with prepared(mongo, database.name) as there:
+        yield there.letters
 
 
 def _made(**options: Any) -> Callable[[Database[Any]], object]:
@@ -100,178 +107,157 @@ def nested(depth: int) -> bytes:
     return data
 
 
-async def test_a_host_that_was_frozen_releases_no_key_of_its_successor(
-    mongo: ReplicaSet, database: Database[Any]
-) -> None:
-    async with prepared(mongo, database.name) as there:
-        letters, keys = there.letters, [b"one", b"two"]
-        await letters.quarantine("a", "s", 7, keys, 2, NOW_S)
-        await letters.quarantine("a", "other", 7, keys[:1], 1, NOW_S)
-        assert sorted(await letters.take_over("a", "s", 9)) == keys
-        await letters.quarantine("a", "s", 7, [b"three"], 1, NOW_S)
-        await letters.release("a", "s", 7, keys)
-        assert (await letters.usage("a")).keys == 4
-        assert set(keys) <= set(await letters.quarantined("a", "s"))
-        await letters.release("a", "s", 9, keys)
-        assert await letters.quarantined("a", "s") == [b"three"]
-        assert await letters.quarantined("a", "other") == [b"one"]
+async def test_a_host_that_was_frozen_releases_no_key_of_its_successor(letters: Letters) -> None:
+    keys = [b"one", b"two"]
+    await letters.quarantine("a", "s", 7, keys, 2, NOW_S)
+    await letters.quarantine("a", "other", 7, keys[:1], 1, NOW_S)
+    assert sorted(await letters.take_over("a", "s", 9)) == keys
+    await letters.quarantine("a", "s", 7, [b"three"], 1, NOW_S)
+    await letters.release("a", "s", 7, keys)
+    assert (await letters.usage("a")).keys == 4
+    assert set(keys) <= set(await letters.quarantined("a", "s"))
+    await letters.release("a", "s", 9, keys)
+    assert await letters.quarantined("a", "s") == [b"three"]
+    assert await letters.quarantined("a", "other") == [b"one"]
 
 
-async def test_a_release_that_is_carried_out_late_releases_no_key_that_is_quarantined_again(
-    mongo: ReplicaSet, database: Database[Any]
-) -> None:
-    async with prepared(mongo, database.name) as there:
-        letters, keys, late = there.letters, [b"one", b"two"], list[Callable[[], Awaitable[Any]]]()
+async def test_a_release_that_is_carried_out_late_releases_no_key_that_is_quarantined_again(letters: Letters) -> None:
+    keys, late = [b"one", b"two"], list[Callable[[], Awaitable[Any]]]()
 
-        async def not_answered(_: str, ask: Callable[[], Awaitable[Any]]) -> Any:
-            late.append(ask)
-            raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "no answer")
+    async def not_answered(_: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+        late.append(ask)
+        raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "no answer")
 
-        await letters.quarantine("a", "s", 7, keys, 2, NOW_S)
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(letters, "_answer", not_answered)
-            with pytest.raises(FeedmuxError):
-                await letters.release("a", "s", 7, keys)
-        await letters.quarantine("a", "s", 7, keys[:1], 0, NOW_S)
-        await late[0]()
-        assert await letters.quarantined("a", "s") == keys[:1]
-        await letters.release("a", "s", 7, keys)
-        assert await letters.quarantined("a", "s") == []
+    await letters.quarantine("a", "s", 7, keys, 2, NOW_S)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(letters, "_answer", not_answered)
+        with pytest.raises(FeedmuxError):
+            await letters.release("a", "s", 7, keys)
+    await letters.quarantine("a", "s", 7, keys[:1], 0, NOW_S)
+    await late[0]()
+    assert await letters.quarantined("a", "s") == keys[:1]
+    await letters.release("a", "s", 7, keys)
+    assert await letters.quarantined("a", "s") == []
 
 
 async def test_a_key_whose_letters_are_discarded_is_to_be_checked_whatever_fails(
-    mongo: ReplicaSet, database: Database[Any], monkeypatch: pytest.MonkeyPatch
+    letters: Letters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with prepared(mongo, database.name) as there:
-        letters, answer, gone = there.letters, there.letters._answer, list[str]()
+    answer, gone = letters._answer, list[str]()
 
-        async def dies(operation: str, ask: Callable[[], Awaitable[Any]]) -> Any:
-            if gone:
-                raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "after the letters were deleted")
-            answered = await answer(operation, ask)
-            gone.extend([operation] if operation == "delete" else [])
-            return answered
+    async def dies(operation: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+        if gone:
+            raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "after the letters were deleted")
+        answered = await answer(operation, ask)
+        gone.extend([operation] if operation == "delete" else [])
+        return answered
 
-        await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
-        await letters.insert([replace(letter(event(number)), group_key=b"g") for number in (1, 2)])
-        with monkeypatch.context() as patched:
-            patched.setattr(letters, "_answer", dies)
-            with pytest.raises(FeedmuxError):
-                await letters.discard("a", "s", [letter(event(1)).id])
-        (seen,) = await letters.to_check("a", "s")
-        assert seen.key == b"g"
-        assert await letters.without_letters("a", "s", [b"g", b"h"]) == {b"h"}
-        await letters.discard("a", "s", [letter(event(2)).id])
-        await letters.checked("a", "s", seen)
-        (again,) = await letters.to_check("a", "s")
-        assert again.key == b"g", "the last letter was discarded after the host had found it"
-        await letters.checked("a", "s", again)
-        assert await letters.to_check("a", "s") == []
+    await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
+    await letters.insert([replace(letter(event(number)), group_key=b"g") for number in (1, 2)])
+    with monkeypatch.context() as patched:
+        patched.setattr(letters, "_answer", dies)
+        with pytest.raises(FeedmuxError):
+            await letters.discard("a", "s", [letter(event(1)).id])
+    (seen,) = await letters.to_check("a", "s")
+    assert seen.key == b"g"
+    assert await letters.without_letters("a", "s", [b"g", b"h"]) == {b"h"}
+    await letters.discard("a", "s", [letter(event(2)).id])
+    await letters.checked("a", "s", seen)
+    (again,) = await letters.to_check("a", "s")
+    assert again.key == b"g", "the last letter was discarded after the host had found it"
+    await letters.checked("a", "s", again)
+    assert await letters.to_check("a", "s") == []
 
 
-async def test_a_host_knows_which_letters_came_after_all_were_discarded(
-    mongo: ReplicaSet, database: Database[Any]
-) -> None:
-    async with prepared(mongo, database.name) as there:
-        letters = there.letters
-        of_key = [
-            replace(letter(event(number)), group_key=b"g", place=str(number), attempts=number == 1)
-            for number in range(1, 5)
-        ]
-        of_key = [replace(each, key=of_key[0].key) for each in of_key]
-        await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
-        await letters.insert(of_key[:2])
-        await letters.discard("a", "s", [each.id for each in of_key[:2]], complete=True)
-        (check,) = await letters.to_check("a", "s")
-        assert check.newest == ("2", of_key[1].key)
-        found = [check.came_later(each) for each in of_key]
-        assert found == [False, False, True, True]
-        assert not check.came_later(replace(of_key[2], key=b"of another shard key"))
-        assert not check.came_later(replace(of_key[2], attempts=1))
-        await letters.insert(of_key[2:])
-        await letters.discard("a", "s", [of_key[2].id])
-        (again,) = await letters.to_check("a", "s")
-        assert again.newest == check.newest
-        await letters.checked("a", "s", again)
-        await letters.discard("a", "s", [of_key[3].id])
-        assert [each.newest for each in await letters.to_check("a", "s")] == [None]
+async def test_a_host_knows_which_letters_came_after_all_were_discarded(letters: Letters) -> None:
+    of_key = [
+        replace(letter(event(number)), group_key=b"g", place=str(number), attempts=number == 1)
+        for number in range(1, 5)
+    ]
+    of_key = [replace(each, key=of_key[0].key) for each in of_key]
+    await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
+    await letters.insert(of_key[:2])
+    await letters.discard("a", "s", [each.id for each in of_key[:2]], complete=True)
+    (check,) = await letters.to_check("a", "s")
+    assert check.newest == ("2", of_key[1].key)
+    found = [check.came_later(each) for each in of_key]
+    assert found == [False, False, True, True]
+    assert not check.came_later(replace(of_key[2], key=b"of another shard key"))
+    assert not check.came_later(replace(of_key[2], attempts=1))
+    await letters.insert(of_key[2:])
+    await letters.discard("a", "s", [of_key[2].id])
+    (again,) = await letters.to_check("a", "s")
+    assert again.newest == check.newest
+    await letters.checked("a", "s", again)
+    await letters.discard("a", "s", [of_key[3].id])
+    assert [each.newest for each in await letters.to_check("a", "s")] == [None]
 
 
 async def test_the_call_that_discards_the_last_letter_of_a_key_says_so_also_if_other_keys_have_more(
-    mongo: ReplicaSet, database: Database[Any]
+    letters: Letters,
 ) -> None:
-    async with prepared(mongo, database.name) as there:
-        letters = there.letters
-        keys = [b"g", b"h"]
-        own = [replace(letter(event(number)), group_key=keys[number % 2], place=str(number)) for number in range(4)]
-        await letters.quarantine("a", "s", 7, keys, 2, NOW_S)
-        await letters.insert(own)
-        found = list[dict[bytes, str | None]]()
-        for first, stop in ((0, 1), (1, 3)):
-            await letters.discard("a", "s", [each.id for each in own[first:stop]], complete=False)
-            checks = await letters.to_check("a", "s")
-            found.append({each.key: each.newest and each.newest[0] for each in checks})
-        assert found == [{b"g": None}, {b"g": "2", b"h": None}]
+    keys = [b"g", b"h"]
+    own = [replace(letter(event(number)), group_key=keys[number % 2], place=str(number)) for number in range(4)]
+    await letters.quarantine("a", "s", 7, keys, 2, NOW_S)
+    await letters.insert(own)
+    found = list[dict[bytes, str | None]]()
+    for first, stop in ((0, 1), (1, 3)):
+        await letters.discard("a", "s", [each.id for each in own[first:stop]], complete=False)
+        checks = await letters.to_check("a", "s")
+        found.append({each.key: each.newest and each.newest[0] for each in checks})
+    assert found == [{b"g": None}, {b"g": "2", b"h": None}]
 
 
-async def test_what_a_host_quarantines_that_has_a_successor_already_is_not_quarantined(
-    mongo: ReplicaSet, database: Database[Any]
-) -> None:
+async def test_what_a_host_quarantines_that_has_a_successor_already_is_not_quarantined(letters: Letters) -> None:
     """It was frozen meanwhile, for example, or has not heard of an update: its successor delivers these events."""
-    async with prepared(mongo, database.name) as there:
-        letters = there.letters
-        await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
-        await letters.quarantine("a", "t", 7, [b"k"], 1, NOW_S)
-        assert await letters.take_over("a", "s", 8) == [b"g", b"h"]
-        await letters.quarantine("a", "s", 7, [b"h", b"late"], 1, NOW_S)
-        await letters.quarantine("a", "s", 8, [b"i"], 1, NOW_S)
-        for epoch in (9, 10):
-            assert await letters.take_over("a", "s", epoch) == [b"g", b"h", b"i"]
-            assert (await letters.usage("a")).keys == 4
-        await letters.quarantine("a", "s", 10, [b"late"], 1, NOW_S)
-        assert await letters.take_over("a", "s", 11) == [b"g", b"h", b"i", b"late"]
+    await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
+    await letters.quarantine("a", "t", 7, [b"k"], 1, NOW_S)
+    assert await letters.take_over("a", "s", 8) == [b"g", b"h"]
+    await letters.quarantine("a", "s", 7, [b"h", b"late"], 1, NOW_S)
+    await letters.quarantine("a", "s", 8, [b"i"], 1, NOW_S)
+    for epoch in (9, 10):
+        assert await letters.take_over("a", "s", epoch) == [b"g", b"h", b"i"]
+        assert (await letters.usage("a")).keys == 4
+    await letters.quarantine("a", "s", 10, [b"late"], 1, NOW_S)
+    assert await letters.take_over("a", "s", 11) == [b"g", b"h", b"i", b"late"]
 
 
-async def test_the_replay_of_a_key_becomes_one_of_its_letters(mongo: ReplicaSet, database: Database[Any]) -> None:
-    async with prepared(mongo, database.name) as there:
-        letters, here = there.letters, b"k" * 16
-        await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
-        own = [replace(letter(event(number)), group_key=b"g", place=str(number)) for number in (1, 2)]
-        await letters.insert([*own, replace(letter(event(3)), group_key=b"g", stream_key=b"f" * 16)])
-        await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
-        assert await letters.to_replay("a", "s", here, 5, after=b"") == []
-        await letters.mark("a", "s", here, (), most=1)
-        await letters.mark_key("a", "s", here, 7, b"g", to_replay=False)
-        assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own[0].id]
-        await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
-        assert await letters.to_replay("a", "s", here, 5, after=b"") == []
-        await letters.mark_letters("a", "s", here, await letters.quarantined("a", "s", to_replay=True))
-        assert await letters.quarantined("a", "s", to_replay=True) == []
-        assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [each.id for each in own]
-        assert await letters.to_replay("a", "s", here, 5, after=b"g") == []
+async def test_the_replay_of_a_key_becomes_one_of_its_letters(letters: Letters) -> None:
+    here = b"k" * 16
+    await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
+    own = [replace(letter(event(number)), group_key=b"g", place=str(number)) for number in (1, 2)]
+    await letters.insert([*own, replace(letter(event(3)), group_key=b"g", stream_key=b"f" * 16)])
+    await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
+    assert await letters.to_replay("a", "s", here, 5, after=b"") == []
+    await letters.mark("a", "s", here, (), most=1)
+    await letters.mark_key("a", "s", here, 7, b"g", to_replay=False)
+    assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own[0].id]
+    await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
+    assert await letters.to_replay("a", "s", here, 5, after=b"") == []
+    await letters.mark_letters("a", "s", here, await letters.quarantined("a", "s", to_replay=True))
+    assert await letters.quarantined("a", "s", to_replay=True) == []
+    assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [each.id for each in own]
+    assert await letters.to_replay("a", "s", here, 5, after=b"g") == []
 
 
-async def test_a_host_that_was_frozen_leaves_the_replays_of_its_successor(
-    mongo: ReplicaSet, database: Database[Any]
-) -> None:
-    async with prepared(mongo, database.name) as there:
-        letters, here = there.letters, b"k" * 16
-        await letters.quarantine("a", "s", 7, [b"g"], 1, NOW_S)
-        await letters.insert([own := replace(letter(event(1)), group_key=b"g")])
-        await letters.take_over("a", "s", 8)
-        await letters.mark("a", "s", here, (), most=1)
-        await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
-        assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own.id]
-        assert await letters.quarantined("a", "s", to_replay=True) == []
-        await letters.mark_key("a", "s", here, 8, b"g", to_replay=True)
-        await letters.mark_key("a", "s", here, 7, b"g", to_replay=False)
-        assert await letters.quarantined("a", "s", to_replay=True) == [b"g"]
-        await letters.mark_key("a", "s", here, 8, b"g", to_replay=False)
-        assert await letters.quarantined("a", "s", to_replay=True) == []
+async def test_a_host_that_was_frozen_leaves_the_replays_of_its_successor(letters: Letters) -> None:
+    here = b"k" * 16
+    await letters.quarantine("a", "s", 7, [b"g"], 1, NOW_S)
+    await letters.insert([own := replace(letter(event(1)), group_key=b"g")])
+    await letters.take_over("a", "s", 8)
+    await letters.mark("a", "s", here, (), most=1)
+    await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
+    assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own.id]
+    assert await letters.quarantined("a", "s", to_replay=True) == []
+    await letters.mark_key("a", "s", here, 8, b"g", to_replay=True)
+    await letters.mark_key("a", "s", here, 7, b"g", to_replay=False)
+    assert await letters.quarantined("a", "s", to_replay=True) == [b"g"]
+    await letters.mark_key("a", "s", here, 8, b"g", to_replay=False)
+    assert await letters.quarantined("a", "s", to_replay=True) == []
 
 
 async def test_events_come_back_bit_for_bit(
-    mongo: ReplicaSet, database: Database[Any], monkeypatch: pytest.MonkeyPatch
+    letters: Letters, database: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those that MongoDB would not store within a document, or not in one."""
     odd = event(1, fullDocument={"a.b": 1, "$set": {"$x": 2}, "": None})
@@ -280,33 +266,32 @@ async def test_events_come_back_bit_for_bit(
     deep = event(3)[:-1] + b"\x03deep\x00" + nested(179) + b"\x00"
     deep = struct.pack("<i", len(deep)) + deep[4:]
     large = event(4, fullDocument={"text": "x" * (15 * PART_BYTES + 700_000)})
-    async with prepared(mongo, database.name) as dead:
-        for data, part_bytes in ((odd, PART_BYTES), (deep, PART_BYTES), (large, 15 << 20), (large, PART_BYTES)):
-            sent = letter(data)
-            await dead.letters.discard("a", "s", [sent.id])
-            monkeypatch.setattr("feedmux_server.source.letters.PART_BYTES", part_bytes)
-            await dead.letters.insert([sent])
-            monkeypatch.undo()  # earlier versions have stored larger parts
-            got = await dead.letters.get("a", "s", sent.id, with_event=True)
-            assert got is not None
-            assert got.event == data
-            assert got.reasons == tuple(f"reason {number}" for number in range(2, 7))
-            assert (got.attempts, got.member, got.cluster_time) == (5, "worker-1", 7 << 32 | 3)
-            assert got.expires_ms == got.failed_ms + 30 * 86_400_000
-        sent = letter(twice)  # the event of `odd` once more, as far as its `_id` says
-        await dead.letters.insert([sent])
-        got = await dead.letters.get("a", "s", sent.id, with_event=True)
+    for data, part_bytes in ((odd, PART_BYTES), (deep, PART_BYTES), (large, 15 << 20), (large, PART_BYTES)):
+        sent = letter(data)
+        await letters.discard("a", "s", [sent.id])
+        monkeypatch.setattr("feedmux_server.source.letters.PART_BYTES", part_bytes)
+        await letters.insert([sent])
+        monkeypatch.undo()  # earlier versions have stored larger parts
+        got = await letters.get("a", "s", sent.id, with_event=True)
         assert got is not None
-        assert got.event == odd, "an event is stored once"
-        assert database.letters.count_documents({"tenant": "a"}) == 3
-        sizes = database.letters.aggregate([{"$group": {"_id": None, "most": {"$max": {"$bsonSize": "$$ROOT"}}}}])
-        assert next(iter(sizes))["most"] < 1.1 * PART_BYTES, "the event loop encodes no more at once"
-        later, again = letter(large, now_s=NOW_S + 86_400), letter(large).id
-        assert await dead.letters.failed_again("a", "s", later, again)
-        kept = database.letters.distinct("expires_at", {"_id.event": again})
-        assert [each.timestamp() for each in kept] == [NOW_S + 31 * 86_400], "no part expires before its letter"
-        assert await dead.letters.discard("a", "s", [again]) == 1
-        assert database.letters.count_documents({}) == 2, "all parts are gone"
+        assert got.event == data
+        assert got.reasons == tuple(f"reason {number}" for number in range(2, 7))
+        assert (got.attempts, got.member, got.cluster_time) == (5, "worker-1", 7 << 32 | 3)
+        assert got.expires_ms == got.failed_ms + 30 * 86_400_000
+    sent = letter(twice)  # the event of `odd` once more, as far as its `_id` says
+    await letters.insert([sent])
+    got = await letters.get("a", "s", sent.id, with_event=True)
+    assert got is not None
+    assert got.event == odd, "an event is stored once"
+    assert database.letters.count_documents({"tenant": "a"}) == 3
+    sizes = database.letters.aggregate([{"$group": {"_id": None, "most": {"$max": {"$bsonSize": "$$ROOT"}}}}])
+    assert next(iter(sizes))["most"] < 1.1 * PART_BYTES, "the event loop encodes no more at once"
+    later, again = letter(large, now_s=NOW_S + 86_400), letter(large).id
+    assert await letters.failed_again("a", "s", later, again)
+    kept = database.letters.distinct("expires_at", {"_id.event": again})
+    assert [each.timestamp() for each in kept] == [NOW_S + 31 * 86_400], "no part expires before its letter"
+    assert await letters.discard("a", "s", [again]) == 1
+    assert database.letters.count_documents({}) == 2, "all parts are gone"
 
 
 async def test_an_event_that_is_set_aside_again_is_kept_as_long_as_a_new_one(
@@ -339,30 +324,29 @@ async def test_an_event_that_is_set_aside_again_is_kept_as_long_as_a_new_one(
             await dead.letters.insert([again])
 
 
-async def test_pages_keys_and_other_tenants(mongo: ReplicaSet, database: Database[Any]) -> None:
-    async with prepared(mongo, database.name) as dead:
-        sent = [letter(event(number), now_s=NOW_S + number // 2) for number in range(7)]
-        for each in (*reversed(sent), letter(event(1), tenant="b"), letter(event(1), subscription="t")):
-            await dead.letters.insert([each])
-        found: list[bytes] = []
-        after, more = None, True
-        while more:
-            page, more = await dead.letters.page("a", "s", of=None, after=after, most=3)
-            assert not any(each.event for each in page)
-            found += [each.id for each in page]
-            after = page[-1].failed_ms, page[-1].id
-        assert len(found) == 7
-        assert set(found) == {each.id for each in sent}
-        times = {each.id: each.failed_ms for each in sent}
-        assert [times[each] for each in found] == sorted(times.values())
-        by_key = await dead.letters.page("a", "s", of=OfKey(bson.encode({"_id": 2.0}), b"k" * 16), after=None, most=3)
-        assert [each.id for each in by_key.letters] == [sent[2].id], "numbers are equal as MongoDB compares them"
-        for hostile in ({"$gt": 0}, {"_id": {"$gt": 0}}, {"$exists": True}, {"$where": "true"}):
-            of = OfKey(bson.encode(hostile), b"k" * 16)
-            assert not (await dead.letters.page("a", "s", of=of, after=None, most=3)).letters
-        assert await dead.letters.get("b", "s", sent[2].id, with_event=True) is None
-        assert await dead.letters.discard("b", "s", [each.id for each in sent]) == 1, "its own"
-        assert (await dead.letters.usage("a")).letters == 8
+async def test_pages_keys_and_other_tenants(letters: Letters) -> None:
+    sent = [letter(event(number), now_s=NOW_S + number // 2) for number in range(7)]
+    for each in (*reversed(sent), letter(event(1), tenant="b"), letter(event(1), subscription="t")):
+        await letters.insert([each])
+    found: list[bytes] = []
+    after, more = None, True
+    while more:
+        page, more = await letters.page("a", "s", of=None, after=after, most=3)
+        assert not any(each.event for each in page)
+        found += [each.id for each in page]
+        after = page[-1].failed_ms, page[-1].id
+    assert len(found) == 7
+    assert set(found) == {each.id for each in sent}
+    times = {each.id: each.failed_ms for each in sent}
+    assert [times[each] for each in found] == sorted(times.values())
+    by_key = await letters.page("a", "s", of=OfKey(bson.encode({"_id": 2.0}), b"k" * 16), after=None, most=3)
+    assert [each.id for each in by_key.letters] == [sent[2].id], "numbers are equal as MongoDB compares them"
+    for hostile in ({"$gt": 0}, {"_id": {"$gt": 0}}, {"$exists": True}, {"$where": "true"}):
+        of = OfKey(bson.encode(hostile), b"k" * 16)
+        assert not (await letters.page("a", "s", of=of, after=None, most=3)).letters
+    assert await letters.get("b", "s", sent[2].id, with_event=True) is None
+    assert await letters.discard("b", "s", [each.id for each in sent]) == 1, "its own"
+    assert (await letters.usage("a")).letters == 8
 
 
 async def test_bounds_of_a_tenant(mongo: ReplicaSet, database: Database[Any]) -> None:
@@ -440,22 +424,21 @@ async def examined(database: Database[Any], call: Callable[[], Awaitable[Any]]) 
     return sum(each.get(name, 0) for each in entries for name in counted)
 
 
-async def test_tenants_take_turns(mongo: ReplicaSet, database: Database[Any]) -> None:
+async def test_tenants_take_turns(letters: Letters) -> None:
     """However many groups of a tenant have letters to write, another tenant waits for one of them."""
-    async with prepared(mongo, database.name) as dead:
-        order: list[str] = []
+    order: list[str] = []
 
-        async def write(tenant: str, number: int) -> None:
-            async with dead.letters.writing(tenant):
-                await dead.letters.insert([letter(event(number), tenant=tenant)])
-                order.append(tenant)
+    async def write(tenant: str, number: int) -> None:
+        async with letters.writing(tenant):
+            await letters.insert([letter(event(number), tenant=tenant)])
+            order.append(tenant)
 
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(50):
-                tasks.create_task(write("busy", number))
-            tasks.create_task(write("other", 1))
-        assert order.index("other") < 25
-        assert (await dead.letters.usage("busy")).letters == 50
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(50):
+            tasks.create_task(write("busy", number))
+        tasks.create_task(write("other", 1))
+    assert order.index("other") < 25
+    assert (await letters.usage("busy")).letters == 50
 
 
 async def test_a_deployment_that_tenants_watch_must_be_named(mongo: ReplicaSet, database: Database[Any]) -> None:

@@ -40,6 +40,13 @@ class Stream:
         self.of.arrive(self.sequence + 1, batch, [len(run) for run in runs], attempts)
         self.sequence += len(numbers)
 
+    @classmethod
+    def handed_out(cls, *runs: Sequence[int], window: int = 100) -> tuple["Stream", list[MemberEvent]]:
+        """A stream that has delivered these runs, and the events that the member has in hand."""
+        stream = cls(window)
+        stream.deliver(*runs)
+        return stream, stream.take(window)
+
     def reconnect(self) -> None:
         self.of.lose()
         self.sequence = 0
@@ -118,9 +125,7 @@ def test_a_server_and_its_clients_name_an_event_alike() -> None:
 
 
 def test_runs_are_independent_and_each_in_order() -> None:
-    stream = Stream()
-    stream.deliver([1, 2, 3], [4], [5, 6])
-    first = stream.take()
+    stream, first = Stream.handed_out([1, 2, 3], [4], [5, 6])
     assert numbers(first) == [1, 4, 5]
     assert [each.attempt for each in first] == [1, 1, 1]
     stream.done(first[0])
@@ -139,9 +144,7 @@ def test_whoever_settles_takes_the_next_of_the_run() -> None:
 
 
 def test_settled_events_are_reported_once_in_ranges() -> None:
-    stream = Stream()
-    stream.deliver(*([number] for number in range(1, 8)))
-    taken = stream.take()
+    stream, taken = Stream.handed_out(*([number] for number in range(1, 8)))
     stream.done(taken[5], taken[0], taken[1], taken[6], taken[3])
     stream.done(taken[0])
     assert stream.of.unsent == 5
@@ -152,9 +155,7 @@ def test_settled_events_are_reported_once_in_ranges() -> None:
 
 
 def test_a_failed_event_returns_the_rest_of_its_run() -> None:
-    stream = Stream(window=4)
-    stream.deliver([1, 2, 3], [4])
-    one, four = stream.take()
+    stream, (one, four) = Stream.handed_out([1, 2, 3], [4], window=4)
     stream.of.settle(one, Failed(30.0, "no"))
     assert stream.take() == []
     assert not stream.idle()
@@ -182,9 +183,7 @@ def test_what_waits_is_forgotten_with_the_stream_and_comes_again() -> None:
 
 
 def test_a_run_in_hand_goes_on_with_new_events_and_others_are_recognized_after_it() -> None:
-    stream = Stream()
-    stream.deliver([1], [2])
-    one, two = stream.take()
+    stream, (one, two) = Stream.handed_out([1], [2])
     stream.reconnect()
     stream.deliver([1, 11], [2, 12], [3])
     assert numbers(stream.take()) == [3]
@@ -195,9 +194,7 @@ def test_a_run_in_hand_goes_on_with_new_events_and_others_are_recognized_after_i
 
 @over("when", ["told before the loss", "not told", "while the stream was lost"])
 def test_what_finished_meanwhile_is_settled_under_its_new_sequence(when: str) -> None:
-    stream = Stream()
-    stream.deliver([1, 2], [3])
-    one, three = stream.take()
+    stream, (one, three) = Stream.handed_out([1, 2], [3])
     if when != "while the stream was lost":
         stream.done(one)
     if when == "told before the loss":
@@ -215,9 +212,7 @@ def test_what_finished_meanwhile_is_settled_under_its_new_sequence(when: str) ->
 
 
 def test_what_others_have_is_void() -> None:
-    stream = Stream()
-    stream.deliver([1], [2])
-    one, two = stream.take()
+    stream, (one, two) = Stream.handed_out([1], [2])
     stream.done(one)
     stream.reconnect()
     stream.deliver([3])
@@ -230,9 +225,7 @@ def test_what_others_have_is_void() -> None:
 
 @over("voided_by", ["another event", "progress"])
 def test_what_comes_again_while_it_is_in_hand_is_not_handed_out_twice(voided_by: str) -> None:
-    stream = Stream()
-    stream.deliver([1], [2])
-    one, two = stream.take()
+    stream, (one, two) = Stream.handed_out([1], [2])
     stream.reconnect()
     if voided_by == "progress":
         stream.of.progress((2000, 1))  # it is a dead letter
@@ -251,9 +244,7 @@ def test_what_comes_again_while_it_is_in_hand_is_not_handed_out_twice(voided_by:
 
 @over("finishes", ["while there is no stream", "after others came", "after the progress"])
 def test_a_dead_letter_that_has_finished_when_it_is_void_is_not_handed_out_again(finishes: str) -> None:
-    stream = Stream()
-    stream.deliver([1], [2])
-    one, two = stream.take()
+    stream, (one, two) = Stream.handed_out([1], [2])
     stream.reconnect()
     for step in ("while there is no stream", "after others came", "after the progress"):
         if step == "after others came":
@@ -284,9 +275,7 @@ def test_what_has_finished_when_it_is_void_is_handed_out_again_in_doubt(why: str
 
 
 def test_progress_voids_what_is_before_it_and_a_heartbeat_voids_nothing() -> None:
-    stream = Stream()
-    stream.deliver([1], [2])
-    one, two = stream.take()
+    stream, (one, two) = Stream.handed_out([1], [2])
     stream.reconnect()
     stream.of.progress((1000, 1))
     stream.of.progress((1002, 1))
@@ -297,9 +286,7 @@ def test_progress_voids_what_is_before_it_and_a_heartbeat_voids_nothing() -> Non
 
 
 def test_a_failure_that_the_server_may_not_know_is_reported_again() -> None:
-    stream = Stream()
-    stream.deliver([1, 2])
-    (one,) = stream.take()
+    stream, (one,) = Stream.handed_out([1, 2])
     stream.of.settle(one, Failed(reason="no"))
     stream.outgoing()
     stream.reconnect()
@@ -313,9 +300,7 @@ def test_a_failure_that_the_server_may_not_know_is_reported_again() -> None:
 
 
 def test_a_failure_that_was_read_does_not_hide_the_next_attempt() -> None:
-    stream = Stream()
-    stream.deliver([1])
-    (failed,) = stream.take()
+    stream, (failed,) = Stream.handed_out([1])
     stream.of.settle(failed, Failed())
     assert stream.outgoing() == ([], [1])
     stream.deliver([1], attempts=[2])
@@ -328,9 +313,7 @@ def test_a_failure_that_was_read_does_not_hide_the_next_attempt() -> None:
 
 
 def test_a_moved_position_delivers_all_again() -> None:
-    stream = Stream()
-    stream.deliver([1], [2])
-    one, two = stream.take()
+    stream, (one, two) = Stream.handed_out([1], [2])
     stream.done(one)
     stream.of.forget()
     stream.sequence = 0
@@ -341,9 +324,7 @@ def test_a_moved_position_delivers_all_again() -> None:
 
 
 def test_what_waited_does_not_void_what_is_in_hand_after_it() -> None:
-    stream = Stream()
-    stream.deliver([1, 11], [2])
-    one, two = stream.take()
+    stream, (one, two) = Stream.handed_out([1, 11], [2])
     stream.done(one)
     stream.outgoing()
     stream.reconnect()
@@ -382,9 +363,7 @@ def test_what_is_never_settled_stays_within_the_window_over_reconnects() -> None
 
 
 def test_what_the_next_host_was_told_is_not_awaited() -> None:
-    stream = Stream()
-    stream.deliver([1], [2], [3], [4])
-    one, two, three, four = stream.take()
+    stream, (one, two, three, four) = Stream.handed_out([1], [2], [3], [4])
     stream.done(one)
     stream.of.settle(four, Failed())
     stream.reconnect()
