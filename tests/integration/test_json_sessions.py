@@ -124,7 +124,6 @@ async def test_a_session_goes_on_while_the_renderer_is_frozen(monkeypatch: pytes
         client.close()
         first.close()
         assert here.manager.renderers.chunks.waiting == 0
-        in_bson.close()
 
 
 async def test_small_chunks_do_not_wait_for_large_events(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +145,6 @@ async def test_small_chunks_do_not_wait_for_large_events(monkeypatch: pytest.Mon
         assert not taking.done()
         taking.cancel()
         await asyncio.wait([taking])
-        for each in (waiting, client):
-            each.close()
 
 
 async def test_a_chunk_that_cannot_be_rendered_ends_only_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +167,6 @@ async def test_a_chunk_that_cannot_be_rendered_ends_only_who_needs_it(monkeypatc
         assert [number % 1_000_000 for number in numbers(warm)] == [1, 2, 3, 4, 5, 6]
         in_bson = here.session(poison, "t", 0)
         await in_bson.take(100)
-        for each in (warm, in_bson):
-            each.close()
 
 
 @pytest.mark.parametrize("seed", range(3))

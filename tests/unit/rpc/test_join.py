@@ -115,6 +115,18 @@ async def group_served(letters: Any = None, **group: Any) -> AsyncIterator[Serve
         await asyncio.wait([committing])
 
 
+@asynccontextmanager
+async def member_served(*keys: object, **fields: Any) -> AsyncIterator[tuple[Served, Member]]:
+    """The same with a member that has received the events of these keys."""
+    async with group_served() as there:
+        member = await joined(there, **fields)
+        change(there, *keys)
+        await member.has(len(keys))
+        yield there, member
+        if not member.task.done():
+            await member.close()
+
+
 async def stored(there: Served) -> subscriptions_pb2.Subscription:
     request = subscriptions_pb2.GetSubscriptionRequest(name="orders")
     data = await call(Subscriptions(there.service).get, request)
@@ -182,12 +194,10 @@ async def test_a_bulk_read_of_a_group_is_rejected(hosted: bool) -> None:
 
 @in_virtual_time
 async def test_what_is_free_of_a_window_is_filled_although_nothing_is_settled() -> None:
-    async with group_served() as there:
-        member = await joined(there, credit={"events": 16, "bytes": 1 << 20})
+    async with member_served(credit={"events": 16, "bytes": 1 << 20}) as (there, member):
         for number in range(16):
             change(there, number)
             await member.has(number + 1)
-        await member.close()
 
 
 RANGE = wire.Settle.Range
@@ -216,10 +226,7 @@ FAILED = wire.Settle.Failed
 )
 @in_virtual_time
 async def test_what_a_member_may_not_send(message: dict[str, Any], reason: str) -> None:
-    async with group_served() as there:
-        member = await joined(there)
-        change(there, "a", "b")
-        await member.has(2)
+    async with member_served("a", "b") as (there, member):
         member.send(**message)
         assert (await member.error()).reason == reason
         other = await joined(there)
@@ -241,10 +248,7 @@ async def test_an_ordinary_session_cannot_settle_and_a_settle_has_a_size() -> No
 
 @in_virtual_time
 async def test_a_wait_has_a_bound_and_may_be_none() -> None:
-    async with group_served() as there:
-        member = await joined(there)
-        change(there, "a")
-        await member.has(1)
+    async with member_served("a") as (there, member):
         member.fail(1, retry_after={"seconds": 0})
         await member.has(2)
         member.fail(2, retry_after={"seconds": 10**9})
@@ -252,16 +256,12 @@ async def test_a_wait_has_a_bound_and_may_be_none() -> None:
         await until(lambda: group.ledger.retries.held)
         assert HELD_MAX_S - 10 < (group.ledger.retries.due_s or 0) - asyncio.get_running_loop().time() <= HELD_MAX_S
         assert member.attempts == [1, 2]
-        await member.close()
 
 
 @in_virtual_time
 async def test_many_failures_and_reasons_take_a_bounded_memory() -> None:
-    async with group_served() as there:
+    async with member_served(*range(500), credit={"events": 500, "bytes": 1 << 20}) as (there, member):
         outstanding = there.service.manager.accounts.of("default").outstanding
-        member = await joined(there, credit={"events": 500, "bytes": 1 << 20})
-        change(there, *range(500))
-        await member.has(500)
         before = outstanding.backlog_bytes
         outstanding.bytes_max = before + 100_000
         for sequence in range(1, 501, 10):
@@ -415,27 +415,20 @@ async def test_a_restored_database_ends_the_group_before_events_that_wait(droppe
 @in_virtual_time
 async def test_the_next_host_knows_what_members_had_although_nothing_is_settled() -> None:
     """If MongoDB is restored meanwhile, it can say that this is lost."""
-    async with group_served() as there:
-        member = await joined(there)
-        change(there, "a")
-        await member.has(1)
+    async with member_served("a") as (there, member):
         (event,) = bson.decode_all(member.batches[0].bson)
         await asyncio.sleep(30.0)  # the lease is renewed
         known = received(await there.service.store.get("default", "orders"))
         assert known is not None
         assert known.last_time >> 32 >= event["clusterTime"].time
-        await member.close()
 
 
 @in_virtual_time
 async def test_a_group_whose_grants_have_changed_is_opened_again() -> None:
-    async with group_served() as there:
-        member, service = await joined(there, "one"), there.service
-        change(there, "a")
-        await member.has(1)
+    async with member_served("a", instance_id="one") as (there, member):
         await member.cut()
-        (group,) = service.groups
-        service.access.refusal = lambda *_: FeedmuxError(ErrorReason.GRANTS_CHANGED, "")  # type: ignore[method-assign]
+        (group,) = there.service.groups
+        there.service.access.refusal = lambda *_: FeedmuxError(ErrorReason.GRANTS_CHANGED, "")  # type: ignore[method-assign]
         again = Member(there, **JOIN)
         with pytest.raises(FeedmuxError):
             await again.task
@@ -444,11 +437,8 @@ async def test_a_group_whose_grants_have_changed_is_opened_again() -> None:
 
 @in_virtual_time
 async def test_unsettled_events_count_as_outstanding_and_a_full_backlog_does_not_stop_its_own_events() -> None:
-    async with group_served() as there:
+    async with member_served(*"abc") as (there, member):
         outstanding = there.service.manager.accounts.of("default").outstanding
-        member = await joined(there)
-        change(there, *"abc")
-        await member.has(3)
         in_hand = outstanding.bytes
         assert in_hand > 0
         member.settle((1, 1))
@@ -517,10 +507,7 @@ async def test_operators_see_the_members() -> None:
 async def test_many_events_are_settled_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here of two events each."""
     monkeypatch.setattr(member_session, "ENTRIES_AT_ONCE", 2)
-    async with group_served() as there:
-        member = await joined(there)
-        change(there, *"abcdefgh")
-        await member.has(8)
+    async with member_served(*"abcdefgh") as (there, _):
         [live] = there.service.sessions
         session = cast(MemberSession, live.session)
         ranges = [wire.Settle.Range(first=first, last=last) for first, last in ((2, 2), (3, 7), (3, 4), (1, 1))]
@@ -536,13 +523,11 @@ async def test_many_events_are_settled_in_turns(monkeypatch: pytest.MonkeyPatch)
                     session, wire.SubscribeRequest(settle={"done": [{"first": rejected[0], "last": rejected[1]}]})
                 )
             assert session.subscriber.unacked == 1
-        await member.close()
 
 
 @in_virtual_time
 async def test_a_large_event_comes_in_fragments() -> None:
-    async with group_served() as there:
-        member = await joined(there, message_bytes_max=64 * 1024)
+    async with member_served(message_bytes_max=64 * 1024) as (there, member):
         there.mongo.insert("db", "a", 100_000)
         change(there, "a")
         await until(lambda: member.events == ["a"])
@@ -552,7 +537,6 @@ async def test_a_large_event_comes_in_fragments() -> None:
         ]
         member.settle((1, 2))
         await until(lambda: member.committed == 2)
-        await member.close()
 
 
 async def raw_position(there: Served) -> Position:

@@ -124,4 +124,3 @@ async def test_a_message_holds_its_events_once(monkeypatch: pytest.MonkeyPatch) 
         (frame,) = client.encoder.frames(output)
         assert len(frame) > output.wire_size
         assert output.parts == ()
-        client.close()

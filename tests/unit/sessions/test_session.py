@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import bson
@@ -34,17 +34,28 @@ from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
 from tests.tables import over
 from tests.unit.core.delivery.streams_support import mark, token
-from tests.unit.streams.manager_support import Forgetful, Log, LogReader, world
+from tests.unit.streams.manager_support import Client, Forgetful, Log, LogReader, World, world
 from tests.virtual_time import in_virtual_time, sim_loop
 
 DEADLINE_S = 2.0
 
 
+def followed(there: World, **options: Any) -> tuple[Log, Client]:
+    """A feed of which no event is written yet, and a session of it."""
+    key, log = there.feed("a")
+    return log, there.session(key, "a", 0, **options)
+
+
+def end_stream(client: Client, reason: str) -> None:
+    stream = client.session.streams.stream_of(client.session.subscriber)
+    assert stream is not None
+    stream.end(FeedmuxError(ErrorReason(reason), "ended"))
+
+
 @in_virtual_time
 async def test_unacknowledged_events_hold_up_a_drain_until_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch) as there:
-        key, log = there.feed("a")
-        client = there.session(key, "a", 0, durable=True)
+        log, client = followed(there, durable=True)
         log.write(10)
         await client.take(10)
         client.session.ack(4)
@@ -58,7 +69,6 @@ async def test_unacknowledged_events_hold_up_a_drain_until_its_deadline(monkeypa
             await client.next()
         assert caught.value.reason is ErrorReason.DRAINING
         assert loop.time() - began_s == pytest.approx(DEADLINE_S, abs=0.02)
-        client.close()
 
 
 @pytest.mark.parametrize(("acks_after_s", "drains_after_s"), [(5.0, 99.0), (99.0, 99.0), (99.0, 3.0)])
@@ -67,15 +77,12 @@ async def test_a_feed_that_has_ended_waits_for_the_acks_of_its_last_events(
     monkeypatch: pytest.MonkeyPatch, acks_after_s: float, drains_after_s: float
 ) -> None:
     async with world(monkeypatch) as there:
-        key, log = there.feed("a")
-        client = there.session(key, "a", 0, durable=True)
+        log, client = followed(there, durable=True)
         log.write(10)
         await client.take(10)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        stream = client.session.streams.stream_of(client.session.subscriber)
-        assert stream is not None
-        stream.end(FeedmuxError(ErrorReason.FEED_INVALIDATED, "dropped"))
+        end_stream(client, "FEED_INVALIDATED")
         loop.call_later(acks_after_s, client.session.ack, 10)
         loop.call_later(drains_after_s, client.session.drain, 10.0)
 
@@ -87,15 +94,13 @@ async def test_a_feed_that_has_ended_waits_for_the_acks_of_its_last_events(
             await outputs()
         assert caught.value.reason is ErrorReason.FEED_INVALIDATED
         assert loop.time() - began_s == pytest.approx(min(acks_after_s, drains_after_s + 10.0, ENDED_FEED_S), abs=0.5)
-        client.close()
 
 
 @in_virtual_time
 async def test_a_heartbeat_comes_when_nothing_else_did_for_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     async with world(monkeypatch) as there:
-        key, log = there.feed("a")
-        client = there.session(key, "a", 0, heartbeat_s=10.0)
+        log, client = followed(there, heartbeat_s=10.0)
         began_s = loop.time()
         assert isinstance(await client.next(), ProgressMark)
         assert loop.time() - began_s == pytest.approx(10.0, abs=0.02)
@@ -106,7 +111,6 @@ async def test_a_heartbeat_comes_when_nothing_else_did_for_the_interval(monkeypa
         assert isinstance(mark, ProgressMark)
         assert loop.time() - delivered_s == pytest.approx(10.0, abs=0.02)
         assert mark.place.is_after(token(1))
-        client.close()
 
 
 @in_virtual_time
@@ -115,8 +119,7 @@ async def test_a_client_that_acknowledges_nothing_is_told_why_no_events_come(
 ) -> None:
     loop = asyncio.get_running_loop()
     async with world(monkeypatch, unacked_max=10) as there:
-        key, log = there.feed("a")
-        client = there.session(key, "a", 0, durable=True, heartbeat_s=10.0)
+        log, client = followed(there, durable=True, heartbeat_s=10.0)
         for last, told in ((10, "told"), (17, "told again after an ack"), (24, "and again")):
             log.write(10)
             await client.take(last)
@@ -128,7 +131,6 @@ async def test_a_client_that_acknowledges_nothing_is_told_why_no_events_come(
                 assert isinstance(await client.next(), ProgressMark)
             client.session.ack(last - 3)
             assert client.session.state.value == "live"
-        client.close()
     [line] = [each for each in caplog.records if "limits.unacked_events" in each.getMessage()]
     assert line.__dict__["tenant"] == "a"
 
@@ -137,21 +139,18 @@ async def test_a_client_that_acknowledges_nothing_is_told_why_no_events_come(
 async def test_a_client_that_acknowledges_within_an_interval_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     async with world(monkeypatch, unacked_max=10) as there:
-        key, log = there.feed("a")
-        client = there.session(key, "a", 0, durable=True, heartbeat_s=10.0)
+        log, client = followed(there, durable=True, heartbeat_s=10.0)
         log.write(11)
         await client.take(10)
         loop.call_later(9.0, client.session.ack, 10)
         await client.take(11)
         assert isinstance(await client.next(), ProgressMark)
-        client.close()
 
 
 @in_virtual_time
 async def test_notices_come_before_the_end_and_the_first_error_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch) as there:
-        key, log = there.feed("a")
-        client = there.session(key, "a", 0)
+        log, client = followed(there)
         log.write(1)
         client.session.notice(CommittedMark(1, b"p"))
         client.session.fail(FeedmuxError(ErrorReason.FENCED, "first"))
@@ -162,27 +161,23 @@ async def test_notices_come_before_the_end_and_the_first_error_ends_it(monkeypat
             with pytest.raises(FeedmuxError) as caught:
                 await client.next()
             assert caught.value.reason is ErrorReason.FENCED
-        client.close()
 
 
 @in_virtual_time
 async def test_the_client_is_told_of_each_threshold_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch) as there:
-        key, _ = there.feed("a")
-        client = there.session(key, "a", 0)
+        _, client = followed(there)
         for headroom_s in (4_000.0, 3_000.0, 2_900.0, 500.0):
             client.session.has_headroom(headroom_s)
         assert [await client.next() for _ in range(2)] == [HistoryAtRiskMark(3_000.0), HistoryAtRiskMark(500.0)]
         assert isinstance(await client.next(), ProgressMark)
-        client.close()
 
 
 @in_virtual_time
 async def test_the_time_for_which_a_rate_holds_events_back_is_the_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     async with world(monkeypatch, quotas=Quotas(events_per_s=10)) as there:
-        key, log = there.feed("a")
-        client = there.session(key, "a", 0)
+        log, client = followed(there)
         log.write(20)
         await client.take(20)
         log.write(1)
@@ -191,7 +186,6 @@ async def test_the_time_for_which_a_rate_holds_events_back_is_the_tenants(monkey
         waited_s = loop.time() - began_s
         assert waited_s == pytest.approx(1.0, abs=0.1)
         assert there.manager.accounts.of("a").throttled_s == pytest.approx(waited_s, abs=0.02)
-        client.close()
 
 
 @over(
@@ -219,15 +213,12 @@ async def test_last_acks_count_after_a_copy_that_begins_after_all_that_was_sent(
             client.session._policy = SessionPolicy(snapshot_on_history_lost=True)
             log.write(5)
             await client.take(5)
-            stream = client.session.streams.stream_of(client.session.subscriber)
-            assert stream is not None
             patched.setattr(Forgetful, "submit", submit)
             patched.setattr(Forgetful, "flush", AsyncMock())
-            stream.end(FeedmuxError(ErrorReason(reason), "lost"))
+            end_stream(client, reason)
             while not moved:
                 await client.next()
             assert moved == [moves_back]
-            client.close()
 
 
 @pytest.mark.parametrize("behind", [0, 3])
@@ -235,8 +226,7 @@ async def test_last_acks_count_after_a_copy_that_begins_after_all_that_was_sent(
 async def test_lost_history_never_moves_a_feed_back(monkeypatch: pytest.MonkeyPatch, behind: int) -> None:
     """The oplog that decides may by now be that of another primary, which has the position."""
     async with world(monkeypatch) as there:
-        key, log = there.feed("a")
-        client = there.session(key, "a", 0)
+        log, client = followed(there)
         client.session._policy = SessionPolicy(earliest_on_history_lost=True)
         log.write(5)
         await client.take(5)
@@ -247,15 +237,12 @@ async def test_lost_history_never_moves_a_feed_back(monkeypatch: pytest.MonkeyPa
             return at - behind
 
         there.manager.source("main").oplog = cast(Oplog, SimpleNamespace(oldest_time=oldest_time))
-        stream = client.session.streams.stream_of(subscriber)
-        assert stream is not None
-        stream.end(FeedmuxError(ErrorReason.HISTORY_LOST, "lost"))
+        end_stream(client, "HISTORY_LOST")
         log.write(1)
         outputs = []
         while len(client.events) < 6:
             outputs.append(await client.next())
         assert not any(isinstance(each, GapMark) for each in outputs)
-        client.close()
 
 
 @in_virtual_time
@@ -284,16 +271,13 @@ async def test_no_turn_of_the_event_loop_releases_much_where_history_is_lost(mon
             log.write(1)
             await client.take(count)
         subscriber = client.session.subscriber
-        stream = client.session.streams.stream_of(subscriber)
-        assert stream is not None
         monkeypatch.setattr(Forgetful, "submit", submit)
         monkeypatch.setattr(Chunk, "let_go", counted)
-        stream.end(FeedmuxError(ErrorReason.TIMELINE_FORKED, "lost"))
+        end_stream(client, "TIMELINE_FORKED")
         while not moved:
             await client.next()
         assert (sum(released.values()), max(released.values())) == (5 * at_once, at_once)
         assert subscriber.unacked == 0
-        client.close()
 
 
 DOCUMENTS, EACH_S = 100, 10
@@ -354,7 +338,6 @@ async def test_a_copy_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, copied
         assert client.session.copy_status is None
         log.write(1)
         await client.take(len(client.events) + 1)
-        client.close()
 
 
 @in_virtual_time
@@ -373,7 +356,6 @@ async def test_a_copy_whose_history_a_restore_has_lost_is_not_said_to_be_complet
         copied = subscriber.at.place.copied
         assert copied is not None
         assert copied.documents == 40
-        client.close()
 
 
 @in_virtual_time
@@ -399,4 +381,3 @@ async def test_a_copy_whose_beginning_cannot_be_stored_sends_no_document(monkeyp
         with pytest.raises(FeedmuxError, match="Redis") as caught:
             await client.take(1)
         assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
-        client.close()

@@ -24,6 +24,11 @@ class Site:
         self.recorders[made] = recorder
         return made
 
+    def queued(self) -> CommitHandle:
+        handle = self.handle()
+        self.queue.add(handle)
+        return handle
+
     def answer(self, handle: CommitHandle, outcome: CommitOutcome, sent_s: float = 1.0) -> bool:
         return self.queue.answered(handle, handle.waiting, outcome, sent_s, sent_s)
 
@@ -50,8 +55,7 @@ def test_an_older_session_that_comes_late_fences_nobody() -> None:
 
 def test_a_stored_ack_is_no_longer_due_and_a_newer_one_still_is() -> None:
     site = Site()
-    handle = site.handle()
-    site.queue.add(handle)
+    handle = site.queued()
     submit(handle, 1)
     site.queue.make_due(handle)
     assert site.queue.ready(1.0) == [handle]
@@ -67,8 +71,7 @@ def test_a_stored_ack_is_no_longer_due_and_a_newer_one_still_is() -> None:
 
 def test_leases_are_renewed_in_time_and_not_before() -> None:
     site = Site()
-    handle = site.handle()
-    site.queue.add(handle)
+    handle = site.queued()
     assert site.queue.ready(RULES.renew_after_s - 0.1) == []
     assert site.queue.ready(RULES.renew_after_s + RULES.check_every_s) == [handle]
 
@@ -88,16 +91,14 @@ def test_a_rejected_key_waits_alone() -> None:
 @over(("sent_s", "restores"), [(1.0, True), (RULES.tombstone_s, False)])
 def test_a_lost_subscription_is_restored_unless_it_may_have_been_deleted(sent_s: float, *, restores: bool) -> None:
     site = Site()
-    handle = site.handle()
-    site.queue.add(handle)
+    handle = site.queued()
     assert site.answer(handle, CommitOutcome(CommitStatus.MISSING), sent_s) is restores
     assert site.recorders[handle].causes == ([] if restores else ["LEASE"])
 
 
 def test_a_session_is_forgotten_also_if_its_release_says_that_it_leaves_work() -> None:
     site = Site()
-    handle = site.handle()
-    site.queue.add(handle)
+    handle = site.queued()
     handle.lease = replace(handle.lease, follows_lost=True)
     site.queue.forget(handle)
     assert list(site.queue) == []
@@ -105,8 +106,7 @@ def test_a_session_is_forgotten_also_if_its_release_says_that_it_leaves_work() -
 
 def test_a_fenced_session_is_forgotten() -> None:
     site = Site()
-    handle = site.handle()
-    site.queue.add(handle)
+    handle = site.queued()
     site.queue.make_due(handle)
     site.answer(handle, CommitOutcome(CommitStatus.FENCED, cause=FenceCause.SEEK))
     assert site.recorders[handle].causes == ["SEEK"]

@@ -135,7 +135,7 @@ class World:
         heartbeat_s: float = 10.0,
         credit: int = 1 << 20,
     ) -> "Client":
-        """Begin a session after event `after`, or at a position. End it with `close`."""
+        """Begin a session after event `after`, or at a position. It ends with the world at the latest."""
         positions = PositionEncoder(PositionKeys([bytes(32)]), bytes(8), key.short)
         encoder = ResponseEncoder(positions, wire_format, MESSAGE_BYTES)
         at = after if isinstance(after, JoinPoint) else JoinPoint(mark(after), exact=True)

@@ -106,7 +106,6 @@ async def test_the_log_says_why_a_cursor_is_opened_again(
         log.write(1)
         await client.take(1)
         assert [each.getMessage() for each in caplog.records if each.name.endswith("pump")] == [says]
-        client.close()
 
 
 @in_virtual_time
@@ -128,7 +127,6 @@ async def test_a_stream_that_finds_a_restore_itself_ends_and_its_subscribers_go_
         await client.take(1)
         assert len(readers) == 2
         assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
-        client.close()
 
 
 @in_virtual_time
@@ -154,7 +152,6 @@ async def test_reads_of_a_tenant_follow_its_quota(monkeypatch: pytest.MonkeyPatc
         await client.take(1)
         reads = [at for at in readers[0].reads if at > 5.0]
         assert 28 <= len(reads) <= 32
-        client.close()
 
 
 @in_virtual_time
@@ -171,4 +168,3 @@ async def test_nothing_is_read_while_rings_are_evicted(monkeypatch: pytest.Monke
         there.manager.memory.evicting = False
         log.write(1)
         await client.take(2)
-        client.close()

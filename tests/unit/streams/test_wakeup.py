@@ -44,4 +44,3 @@ async def test_what_ends_a_session_while_it_waits_for_its_turn_is_met_at_once(mo
         with pytest.raises(FeedmuxError):
             await waits
         assert loop.time() - began_s < 1.0
-        client.close()
