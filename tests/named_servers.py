@@ -13,6 +13,7 @@ from pymongo.errors import PyMongoError
 from feedmux_embedded.mongod_binary import library_env
 from feedmux_embedded.process import EmbeddedError
 from feedmux_server.core.check_result import failures
+from tests.started import ran
 
 _PROGRAMS = {
     "FEEDMUX_MONGOD": ("--mongod", ("db version ",)),
@@ -38,9 +39,7 @@ def complaint(environment: Mapping[str, str] = os.environ) -> str:
 def _version(path: Path, *, is_mongod: bool) -> str:
     with tempfile.TemporaryDirectory() as folder:
         libraries = library_env(path, Path(folder)) if is_mongod else {}
-        done = subprocess.run(
-            [path, "--version"], env=os.environ | libraries, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = ran(path, "--version", env=os.environ | libraries, timeout_s=60)
     return done.stdout or done.stderr
 
 

@@ -36,6 +36,12 @@ def in_session(command: Sequence[str], folder: Path, environment: Mapping[str, s
     )
 
 
+def ran(*command: str | Path, timeout_s: float | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A command that has ended, whatever its exit code is, with its output as text. It has no input."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.run(command, text=True, timeout=timeout_s, check=False, **(streams | options))
+
+
 def descendants(pid: int) -> dict[int, str]:
     """The commands of all descendants of this process, by process id (Linux)."""
     children: defaultdict[int, list[int]] = defaultdict(list)

@@ -2,12 +2,12 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from release import COPIES, SOURCE, NotReady, differences, project_version, set_version
+from tests.started import ran
 
 REPOSITORY = Path(__file__).parents[2]
 FILES = sorted({place.file for place in (SOURCE, *COPIES)})
@@ -62,7 +62,5 @@ def test_set_version_refuses_what_not_every_registry_reads_alike(version: str, c
 def test_no_other_file_names_the_version() -> None:
     """Where this fails, add a Place to COPIES in release.py, or do without the number."""
     version = project_version()
-    named = subprocess.run(
-        ["git", "grep", "--untracked", "-lIwF", version], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    ).stdout.split()
+    named = ran("git", "grep", "--untracked", "-lIwF", version, cwd=REPOSITORY).stdout.split()
     assert [file for file in named if file not in FILES and not NOT_OURS.search(file)] == []

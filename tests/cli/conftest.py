@@ -16,7 +16,7 @@ import pytest_asyncio
 from feedmux_embedded import Process, RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server.cli.keys import new_key
-from tests.started import Started
+from tests.started import Started, ran
 
 FEEDMUX = (sys.executable, "-m", "feedmux.cli")
 TIMEOUT_S = 60
@@ -70,15 +70,8 @@ def clean_environment() -> dict[str, str]:
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """One command to its end."""
-    return subprocess.run(
-        [*FEEDMUX, *arguments],
-        env=clean_environment() if environment is None else environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    env = clean_environment() if environment is None else environment
+    return ran(*FEEDMUX, *arguments, env=env, timeout_s=TIMEOUT_S)
 
 
 @pytest_asyncio.fixture(scope="session")

@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from feedmux.cli.completion import SCRIPTS
 from tests.cli.conftest import clean_environment
+from tests.started import ran
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -36,9 +36,7 @@ IN_SHELLS = {
 def test_in_the_shell(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    done = subprocess.run(
-        [shell, "-c", IN_SHELLS[shell]], env=environment(tmp_path), capture_output=True, text=True, check=False
-    )
+    done = ran(shell, "-c", IN_SHELLS[shell], env=environment(tmp_path))
     assert done.stderr == ""
     (line,) = done.stdout.splitlines()
     assert line.startswith("list")

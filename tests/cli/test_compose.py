@@ -3,7 +3,6 @@ containers."""
 
 import json
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pymongo import MongoClient
 from feedmux_embedded import Process, RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment, run
+from tests.started import ran
 
 SERVICES = yaml.safe_load((Path(__file__).parents[2] / "compose.yaml").read_text())["services"]
 
@@ -49,14 +49,8 @@ async def test_the_first_start_makes_a_key_that_the_server_accepts(
         [printed] = [line.strip() for line in made.stdout.splitlines() if "feedmux watch" in line]
         variable, program, *arguments = shlex.split(printed)
         assert program == "feedmux"
-        watched = subprocess.run(
-            ["env", variable, *FEEDMUX, *arguments, "--start", "earliest", "--limit", "1"],
-            env=clean_environment() | {"FEEDMUX_ENDPOINT": f"localhost:{data}"},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        watch = ("env", variable, *FEEDMUX, *arguments, "--start", "earliest", "--limit", "1")
+        watched = ran(*watch, env=clean_environment() | {"FEEDMUX_ENDPOINT": f"localhost:{data}"}, timeout_s=TIMEOUT_S)
         assert watched.returncode == 0, watched.stderr
         assert json.loads(watched.stdout)["ns"] == {"db": "shop", "coll": "orders"}
     finally:

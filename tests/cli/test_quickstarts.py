@@ -21,7 +21,7 @@ from pymongo import MongoClient
 from tests.cli.conftest import clean_environment
 from tests.cli.guides import DOCS, run_steps, run_until
 from tests.cli.pages import blocks
-from tests.started import Started
+from tests.started import Started, ran
 from tests.waiting import wait_until
 
 REPOSITORY = DOCS.parent
@@ -232,11 +232,8 @@ def test_the_examples_of_the_python_client(environment: dict[str, str], tmp_path
     credentials = {"FEEDMUX_API_KEY": environment["KEY"], "PYTHONPATH": str(REPOSITORY / "clients/python")}
     assert programs
     for program in programs:
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=tmp_path, env=clean_environment() | environment | credentials, capture_output=True, text=True,
-            timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+        env = clean_environment() | environment | credentials
+        done = ran(sys.executable, "-c", program, cwd=tmp_path, env=env, timeout_s=TIMEOUT_S)
         assert done.returncode == 0, f"{program}\n{done.stdout}{done.stderr}"
         assert done.stdout
 

@@ -20,7 +20,7 @@ from feedmux_embedded.workdir import WorkDir
 from feedmux_server.cli.dev import _command as dev_command
 from feedmux_server.config.sections import LimitsSection
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment, run, write_config
-from tests.started import MARK, Started, descendants, marked
+from tests.started import MARK, Started, descendants, marked, ran
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -179,10 +179,8 @@ def test_dev_names_what_it_cannot_use(tmp_path: Path) -> None:
 
 def test_dev_whose_output_cannot_be_written() -> None:
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [*FEEDMUX, "dev", "--port", "0", "--json"],
-            env=clean_environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+        command = (*FEEDMUX, "dev", "--port", "0", "--json")
+        done = ran(*command, env=clean_environment(), stdout=full, timeout_s=TIMEOUT_S)
     assert done.returncode == 1
     assert "the output cannot be written: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr

@@ -8,6 +8,7 @@ import pytest
 
 from feedmux.cli import main
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment
+from tests.started import ran
 
 SERVER_PACKAGES = (
     "grpc_health",
@@ -25,14 +26,7 @@ def run_without(packages: tuple[str, ...], *arguments: str) -> subprocess.Comple
     """As if these packages were not installed."""
     blocking = f"import sys; sys.modules.update(dict.fromkeys({packages!r}))"
     code = f"{blocking}; from feedmux.cli import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return ran(sys.executable, "-c", code, *arguments, env=clean_environment(), timeout_s=60)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +74,8 @@ def test_an_output_that_cannot_be_written(
 ) -> None:
     """Also where Python writes what is left of it at the end."""
     environment = {name: value for name, value in clean_environment().items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(
-        ["sh", "-c", shell, str(tmp_path / "output"), *FEEDMUX, *arguments],
-        env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+    command = ("sh", "-c", shell, str(tmp_path / "output"), *FEEDMUX, *arguments)
+    done = ran(*command, env=environment, timeout_s=TIMEOUT_S)
     assert done.returncode == status
     assert done.stderr.startswith(words)
     assert "Traceback" not in done.stderr

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from feedmux_server.config.load import load_config
+from tests.started import ran
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,13 +160,7 @@ def test_prometheus_scrapes_the_server_and_has_the_chart_s_alerts(compose: dict[
         pytest.skip("no promtool (Debian's package prometheus has it)")
     (tmp_path / "prometheus.yml").write_text(text)
     shutil.copytree(rules, tmp_path / "rules")
-    checked = subprocess.run(
-        [promtool, "check", "config", str(tmp_path / "prometheus.yml")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    checked = ran(promtool, "check", "config", tmp_path / "prometheus.yml", timeout_s=60)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "1 rule files found" in checked.stdout
 

@@ -4,10 +4,12 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from tests.started import ran
 from tests.telemetry.promql import DASHBOARD
 
 SCHEMA = Path(__file__).with_name("dashboard_schema.ts")
@@ -20,8 +22,9 @@ TIMEOUT_S = 240
 def test_grafana_s_own_types_accept_the_dashboard(tmp_path: Path) -> None:
     version = yaml.safe_load(COMPOSE.read_text())["services"]["grafana"]["image"].rpartition(":")[2]
     (tmp_path / "package.json").write_text("{}")
+    options: dict[str, Any] = {"cwd": tmp_path, "stderr": subprocess.STDOUT, "timeout_s": TIMEOUT_S}
     packages = (f"@grafana/schema@{version}", f"typescript@{TYPESCRIPT}")
-    fetched = _run(tmp_path, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages)
+    fetched = ran("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages, **options)
     if re.search(r"code (EAI_AGAIN|ENOTFOUND|ECONNREFUSED|ETIMEDOUT)", fetched.stdout):
         pytest.skip("Grafana's types cannot be fetched here")
     assert fetched.returncode == 0, fetched.stdout
@@ -31,19 +34,6 @@ def test_grafana_s_own_types_accept_the_dashboard(tmp_path: Path) -> None:
     (tmp_path / "dashboard.ts").write_text(
         f'import type {{ Dashboard }} from "./schema.js";\nexport const dashboard: Dashboard = {literal};\n'
     )
-    options = ("--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022")
-    checked = _run(tmp_path, "npx", "--no-install", "tsc", *options, "dashboard.ts")
+    strictly = ("--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022")
+    checked = ran("npx", "--no-install", "tsc", *strictly, "dashboard.ts", **options)
     assert checked.returncode == 0, checked.stdout
-
-
-def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )

@@ -1,22 +1,20 @@
 """Servers that a run names: the tests show something of these, or say that they do not."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 from feedmux_embedded import ReplicaSet
 from tests.integration.servers import REPOSITORY
+from tests.started import ran
 
 OF_ITS_OWN = "tests/integration/test_embedded.py::test_mongod_that_does_not_start_says_why"
 
 
 def run(variable: str, value: str) -> str:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--no-fold-skipped", OF_ITS_OWN]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=os.environ | {variable: value}, capture_output=True, text=True, check=False
-    )
+    done = ran(*command, cwd=REPOSITORY, env=os.environ | {variable: value})
     return done.stdout + done.stderr
 
 

@@ -8,6 +8,8 @@ from typing import Final
 
 import pytest
 
+from tests.started import ran
+
 REPOSITORY: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 280.0
 
@@ -16,16 +18,7 @@ pytestmark = pytest.mark.full
 
 def docs(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     """`./run docs`. Skips where its packages cannot be installed."""
-    done = subprocess.run(
-        [REPOSITORY / "run", "docs", *arguments],
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = ran(REPOSITORY / "run", "docs", *arguments, cwd=REPOSITORY, stderr=subprocess.STDOUT, timeout_s=TIMEOUT_S)
     if "the installation failed" in done.stdout:
         pytest.skip(f"MkDocs cannot be installed: {done.stdout}")
     return done

@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 
 from feedmux_server.source.private_names import RELEASES
-from tests.started import Started
+from tests.started import Started, ran
 
 REPOSITORY: Final = Path(__file__).parents[2]
 UV: Final = Path(sys.prefix) / "bin" / "uv"
@@ -60,15 +60,7 @@ def outside() -> dict[str, str]:
 
 def run(*command: str | Path, code: int = 0, cwd: Path = REPOSITORY, **environment: str) -> str:
     """Its output. Fails with that where the exit code is another one."""
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=outside() | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
+    done = ran(*command, cwd=cwd, env=outside() | environment, stderr=subprocess.STDOUT, timeout_s=TIMEOUT_S)
     assert done.returncode == code, f"{' '.join(map(str, command))}:\n{done.stdout}"
     return done.stdout
 

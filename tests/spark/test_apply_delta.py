@@ -25,6 +25,7 @@ from tests.integration.servers import REPOSITORY
 from tests.spark.processes import descendants, end
 from tests.spark.support import PATIENCE_S, Site
 from tests.spark.test_mirror_example import SCRIPT, mirroring, writing
+from tests.started import ran
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(4 * PATIENCE_S)]
@@ -130,25 +131,15 @@ def installed(folder: Path) -> Beside:
 
 def had(command: list[str], environment: dict[str, str], otherwise: str) -> str:
     """What the command prints. Skips the test if it fails, since most likely a package index is not available."""
-    done = subprocess.run(
-        command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=DOWNLOAD_S, check=False
-    )
+    done = ran(*command, env=environment, cwd=REPOSITORY, timeout_s=DOWNLOAD_S)
     if done.returncode:
         pytest.skip(f"{otherwise}: {done.stderr.strip()[-300:]}")
     return done.stdout
 
 
 def test_changes_are_merged_once(beside: Beside, tmp_path: Path) -> None:
-    command = [str(beside.python), "-c", MERGES, str(tmp_path / "table")]
-    done = subprocess.run(
-        command,
-        env=beside.environment,
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
+    command = (beside.python, "-c", MERGES, tmp_path / "table")
+    done = ran(*command, env=beside.environment, cwd=REPOSITORY, timeout_s=2 * PATIENCE_S)
     assert done.stdout.splitlines()[-1:] == ["passed"], done.stderr
 
 

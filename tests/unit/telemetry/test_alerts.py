@@ -2,13 +2,13 @@
 
 import re
 import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.started import ran
 from tests.telemetry.days import BAD_DAYS, GOOD_DAY, check, day
 from tests.telemetry.promql import RULES, RUNBOOK, asked, dashboard, queries, rules
 
@@ -77,9 +77,7 @@ def test_promtool_takes_rules_and_queries(tmp_path: Path) -> None:
     file = tmp_path / "queries.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": recorded}]}))
     for path in (RULES, file):
-        checked = subprocess.run(
-            [promtool, "check", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False
-        )
+        checked = ran(promtool, "check", "rules", path, timeout_s=60)
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
