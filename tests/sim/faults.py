@@ -372,16 +372,16 @@ async def _redis_down(world: "World") -> None:
     world.redis.down = False
 
 
-async def _redis_silent(world: "World") -> None:
-    world.redis.silent = True
-    await asyncio.sleep(_while_s(world.rng))
-    world.redis.silent = False
+def _redis_is(state: str, *values: Any) -> "Callable[[World], Awaitable[None]]":
+    """Redis is in a state, of one of these values, for a while."""
 
+    async def happen(world: "World") -> None:
+        value = values[0] if len(values) == 1 else world.rng.choice(values)
+        setattr(world.redis, state, value)
+        await asyncio.sleep(_while_s(world.rng))
+        setattr(world.redis, state, type(value)())
 
-async def _redis_slow(world: "World") -> None:
-    world.redis.slow_s = world.rng.choice((0.5, 6.0))
-    await asyncio.sleep(_while_s(world.rng))
-    world.redis.slow_s = 0.0
+    return happen
 
 
 async def _cut_while_redis_is_slow(world: "World") -> None:
@@ -458,18 +458,6 @@ async def _recreated(world: "World") -> None:
     world.redis.slow_s = 0.0
 
 
-async def _redis_loses_answers(world: "World") -> None:
-    world.redis.loses_answers = world.rng.choice((0.3, 1.0))
-    await asyncio.sleep(_while_s(world.rng))
-    world.redis.loses_answers = 0.0
-
-
-async def _redis_full(world: "World") -> None:
-    world.redis.full = True
-    await asyncio.sleep(_while_s(world.rng))
-    world.redis.full = False
-
-
 async def _redis_loses_last_writes(world: "World") -> None:
     world.redis.down = True
     await asyncio.sleep(world.rng.uniform(0.1, 2.0))
@@ -501,12 +489,6 @@ async def _redis_fails_over(world: "World") -> None:
 
 async def _redis_loses_everything(world: "World") -> None:
     world.redis.lose_everything()
-
-
-async def _redis_clock_steps(world: "World") -> None:
-    world.redis.ahead_s = world.rng.choice((-30.0, -1.0, 1.0, 30.0))
-    await asyncio.sleep(_while_s(world.rng))
-    world.redis.ahead_s = 0.0
 
 
 async def _clock_steps(world: "World") -> None:
@@ -911,16 +893,16 @@ FAULTS: Final = (
     Fault("history lost of a copy", _history_of_copy_lost, ("HistoryLost",), apart=True),
     Fault("killed after a loss", _kill_after_loss, (*_BUSY, "HistoryLost"), apart=True),
     Fault("Redis down", _redis_down, _BUSY),
-    Fault("Redis silent", _redis_silent, _BUSY),
-    Fault("Redis slow", _redis_slow, _BUSY),
+    Fault("Redis silent", _redis_is("silent", True), _BUSY),
+    Fault("Redis slow", _redis_is("slow_s", 0.5, 6.0), _BUSY),
     Fault("cut while Redis is slow", _cut_while_redis_is_slow, _BUSY, apart=True),
-    Fault("Redis loses answers", _redis_loses_answers, _BUSY),
-    Fault("Redis full", _redis_full, _BUSY),
+    Fault("Redis loses answers", _redis_is("loses_answers", 0.3, 1.0), _BUSY),
+    Fault("Redis full", _redis_is("full", True), _BUSY),
     Fault("Redis loses its last writes", _redis_loses_last_writes, _LOST),
     Fault("Redis fails over", _redis_fails_over, _FENCED),
     Fault("Redis loses everything", _redis_loses_everything, _LOST),
     Fault("lost subscription created again", _recreated, _LOST),
-    Fault("Redis's clock steps", _redis_clock_steps, _FENCED),
+    Fault("Redis's clock steps", _redis_is("ahead_s", -30.0, -1.0, 1.0, 30.0), _FENCED),
     Fault("clock of a server steps", _clock_steps),
     Fault("takeover", _takeover, _LOST),
     Fault("late takeover", _late_takeover, _FENCED, apart=True),

@@ -1,8 +1,7 @@
 """Programs without a feedmux client: plain gRPC calls of Watch, and of PlanRange with ReadRange."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextvars import copy_context
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -17,9 +16,8 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim import records
-from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry
-from tests.sim.network import Network, SimChannel
+from tests.sim.network import SimChannel
 from tests.sim.readers import Reader
 from tests.sim.tenants import OPERATOR
 from tests.sim.wire import events_in, hex_of
@@ -236,24 +234,6 @@ class OperatorClient:
 
     async def call(self, method: str, request: Any, answer: Callable[..., Any]) -> Any:
         return await _unary(self._channel, f"/feedmux.v1.Operator/{method}", request, answer, OPERATOR.key)
-
-
-async def run_apart(
-    loop: SimLoop, network: Network, name: str, work: Callable[[SimChannel], Awaitable[object]]
-) -> None:
-    """Run `work` with a channel in a separate process. Raises what `work` raises."""
-    context = copy_context()
-    context.run(process.set, name)
-    node = network.client(name, context)
-
-    async def run() -> None:
-        channel = SimChannel(network, node)
-        try:
-            await work(channel)
-        finally:
-            await channel.close()
-
-    await loop.create_task(run(), name=name, context=context.copy())
 
 
 async def _unary(channel: SimChannel, method: str, request: Any, answer: Callable[..., Any], key: str) -> Any:

@@ -1,19 +1,19 @@
 """Common base of the simulation's programs: what each program reads, and how far it has come."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
-from feedmux import Feed
+from feedmux import AsyncClient, Feed
 from feedmux.feeds import FullDocument
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import SPLIT, Entry, SimMongo, matcher
-from tests.sim.network import Network, Node
+from tests.sim.network import Network, Node, SimChannel
 from tests.sim.tenants import Tenant, allows
 from tests.sim.wire import Recorder
 
@@ -131,3 +131,28 @@ class Reader:
 
     async def _run(self) -> None:
         raise NotImplementedError
+
+
+C = TypeVar("C", AsyncClient, SimChannel)
+
+
+async def run_apart(
+    loop: SimLoop,
+    network: Network,
+    name: str,
+    made: Callable[[Network, Node], C],
+    work: Callable[[C], Awaitable[object]],
+) -> None:
+    """Run `work` with a client or a channel in a separate process. Raises what `work` raises."""
+    context = copy_context()
+    context.run(process.set, name)
+    node = network.client(name, context)
+
+    async def run() -> None:
+        client = made(network, node)
+        try:
+            await work(client)
+        finally:
+            await client.close()
+
+    await loop.create_task(run(), name=name, context=context.copy())

@@ -2,9 +2,8 @@
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -33,7 +32,6 @@ from feedmux.transport import Transport
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim import records
-from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry
 from tests.sim.network import Network, Node, SimChannel
 from tests.sim.readers import Reader
@@ -126,7 +124,7 @@ class User(Reader):
     """What it took from a session some time ago, and the number of the last event of that."""
 
     def _wants(self, entry: Entry) -> bool:
-        return _is_from(entry, self.begins)
+        return self.begins is None or entry.token.is_after(self.begins)
 
     @property
     def reading(self) -> bool:
@@ -249,7 +247,7 @@ class User(Reader):
         """Store how far the program has come."""
         if position and position != self._position:
             self._position = position
-            self.needs = cluster_time_of(position)
+            self.needs = inspect_position(position).token.cluster_time
 
     @asynccontextmanager
     async def _opened(self, client: AsyncClient) -> AsyncIterator[AsyncSession]:
@@ -407,33 +405,6 @@ class User(Reader):
         if self._object:
             self._end_object()
             self._new_object("", judged=False)
-
-
-def _is_from(entry: Entry, begins: ResumeToken | None) -> bool:
-    return begins is None or entry.token.is_after(begins)
-
-
-def cluster_time_of(position: bytes) -> int:
-    """The cluster time of a position."""
-    return inspect_position(position).token.cluster_time
-
-
-async def administer(
-    loop: SimLoop, network: Network, name: str, tenant: Tenant, work: Callable[[AsyncClient], Awaitable[object]]
-) -> None:
-    """Run `work` with a tenant's client in a separate process. Raises FeedmuxError."""
-    context = copy_context()
-    context.run(process.set, name)
-    node = network.client(name, context)
-
-    async def run() -> None:
-        client = client_of(network, node, tenant)
-        try:
-            await work(client)
-        finally:
-            await client.close()
-
-    await loop.create_task(run(), name=name, context=context.copy())
 
 
 def client_of(

@@ -59,9 +59,9 @@ from tests.sim.loop import SimLoop, process
 from tests.sim.members import Crew, CrewHabits, Member, SessionDiary, Sick, draw_habits
 from tests.sim.mongo import NOOP_S, PART, Entry, Shown, SimMongo
 from tests.sim.network import SUBSCRIBE, Network, SimChannel, Watcher
-from tests.sim.programs import OperatorClient, Program, Ranging, Unread, Watching, run_apart
+from tests.sim.programs import OperatorClient, Program, Ranging, Unread, Watching
 from tests.sim.range_copiers import RangeCopier
-from tests.sim.readers import FeedShape, Reader
+from tests.sim.readers import FeedShape, Reader, run_apart
 from tests.sim.redis import SimRedis
 from tests.sim.servers import ServerSettings, SimServer, config_of
 from tests.sim.tenants import (
@@ -77,7 +77,7 @@ from tests.sim.tenants import (
     is_slowed,
     subscription_key,
 )
-from tests.sim.users import Habits, Takes, User, administer
+from tests.sim.users import Habits, Takes, User, client_of
 from tests.sim.wire import (
     CREW,
     MemberWatcher,
@@ -382,11 +382,7 @@ class World:
             options=options,
         )
         return User(
-            self.loop,
-            Random(rng.random()),
-            self.mongo,
-            self.network,
-            self.recorder,
+            *self._parts(rng),
             f"user{number}",
             rng.choice(self.shapes),
             durable=rng.random() < 0.7,
@@ -430,19 +426,7 @@ class World:
         crew = Crew(self.loop, Random(rng.random()), self.mongo, self.recorder, name, user.shape, user.tenant, habits)
         crew.has_memory = self.settings.limits.memory_bytes_max > MEMORY_MIN
         for each in range(1, rng.randint(2, 3) + 1):
-            crew.members.append(
-                Member(
-                    self.loop,
-                    Random(rng.random()),
-                    self.mongo,
-                    self.network,
-                    self.recorder,
-                    f"{name}.{each}",
-                    user.shape,
-                    user.tenant,
-                    crew=crew,
-                )
-            )
+            crew.members.append(Member(*self._parts(rng), f"{name}.{each}", user.shape, user.tenant, crew=crew))
         return crew
 
     def _set_aside(self, letter: dict[str, Any]) -> None:
@@ -522,17 +506,17 @@ class World:
         )
         by_ranges = habits.sink == "stored" and shape is COPIED and rng.random() < 0.5
         return (RangeCopier if by_ranges else Copier)(
-            self.loop,
-            Random(rng.random()),
-            self.mongo,
-            self.network,
-            self.recorder,
+            *self._parts(rng),
             f"copier{number}",
             replace(shape, looks_up=self.mongo.profile.loses_lookups),
             tenant,
             habits=habits,
             subscription=f"copier{number}",
         )
+
+    def _parts(self, rng: Random) -> tuple[SimLoop, Random, SimMongo, Network, Recorder]:
+        """What every program needs, with random numbers of its own."""
+        return self.loop, Random(rng.random()), self.mongo, self.network, self.recorder
 
     def _draw_restore(self) -> None:
         """Draw whether MongoDB is restored. Nobody knows the lost history if Redis has lost what servers wrote there.
@@ -551,16 +535,7 @@ class World:
 
     def _draw_program(self, kind: type[Program], name: str) -> Program:
         rng = self.rng
-        return kind(
-            self.loop,
-            Random(rng.random()),
-            self.mongo,
-            self.network,
-            self.recorder,
-            name,
-            rng.choice(self.shapes),
-            rng.choice(self.tenants or [Tenant(EVERYBODY)]),
-        )
+        return kind(*self._parts(rng), name, rng.choice(self.shapes), rng.choice(self.tenants or [Tenant(EVERYBODY)]))
 
     def leave_unread(self) -> None:
         """Start a program that opens a Watch in history, and does not read it."""
@@ -597,7 +572,8 @@ class World:
         """Run `work` with a tenant's client; returns False if another fault prevents it."""
         self._administered += 1
         try:
-            await administer(self.loop, self.network, f"admin.{self._administered}", tenant, work)
+            name = f"admin.{self._administered}"
+            await run_apart(self.loop, self.network, name, partial(client_of, tenant=tenant), work)
         except FeedmuxError as error:
             self.recorder.note(f"an administrator got {type(error).__name__}: {error}")
             return False
@@ -615,7 +591,7 @@ class World:
         self._administered += 1
         name = f"operator.{self._administered}"
         try:
-            await run_apart(self.loop, self.network, name, lambda channel: work(OperatorClient(channel)))
+            await run_apart(self.loop, self.network, name, SimChannel, lambda channel: work(OperatorClient(channel)))
         except AioRpcError as error:
             self.recorder.note(f"an operator got {error.code().name} {error.details()}")
         for server in self.servers:
@@ -633,7 +609,7 @@ class World:
             for _ in range(calls):
                 self.problems += await hostile.call(channel, tenant.key)
 
-        await run_apart(self.loop, self.network, f"{HOSTILE}.{self._administered}", work)
+        await run_apart(self.loop, self.network, f"{HOSTILE}.{self._administered}", SimChannel, work)
 
     async def grant(self, tenant: Tenant, granted: str) -> None:
         """Change a tenant's grants on all servers at this moment."""
