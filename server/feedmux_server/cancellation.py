@@ -19,6 +19,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+def is_cancelled() -> bool:
+    """Return whether this task itself is cancelled: awaiting something that was cancelled raises the same error."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def cancellable(call: Awaitable[T]) -> T:
     """Return or raise what `call` does, but raise CancelledError if this task was cancelled meanwhile."""
     task = asyncio.current_task()

@@ -14,6 +14,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final, Self, TypeVar
 
+from feedmux_server.cancellation import is_cancelled
 from feedmux_server.core.limits.backoff import Backoff
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.observer import NOBODY, Observer
@@ -99,7 +100,7 @@ class Tasks:
                 await work()
                 return
             except (Exception, asyncio.CancelledError) as error:
-                if _is_cancelled():
+                if is_cancelled():
                     if isinstance(error, asyncio.CancelledError):
                         raise
                     # Nobody cancels the task twice, so it must end even if its clean-up failed.
@@ -115,7 +116,7 @@ class Tasks:
         try:
             await work()
         except (Exception, asyncio.CancelledError) as error:
-            if _is_cancelled() and isinstance(error, asyncio.CancelledError):
+            if is_cancelled() and isinstance(error, asyncio.CancelledError):
                 raise
             self._failed(kind, error, "a task failed unexpectedly")
 
@@ -124,9 +125,3 @@ class Tasks:
         numbers = {name: round(value, 1) for name, value in more.items()}
         log.error(what, exc_info=error, extra={"task": kind if task is None else task.get_name(), **numbers})
         self._observer.count(metrics.TASK_FAILURES, 1, kind)
-
-
-def _is_cancelled() -> bool:
-    """Return whether this task itself is cancelled: awaiting something that was cancelled raises the same error."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

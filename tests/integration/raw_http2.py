@@ -5,6 +5,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from feedmux_server.core.events.batch_fields import varint
 from tests.waiting import wait_until
 
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _WINDOW = 0, 1, 3, 4, 6, 8
@@ -149,13 +150,4 @@ def _literal(name: str, value: str) -> bytes:
 
 def _text(text: str) -> bytes:
     data = text.encode()
-    return (bytes((len(data),)) if len(data) < 127 else b"\x7f" + _varint(len(data) - 127)) + data
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return (bytes((len(data),)) if len(data) < 127 else b"\x7f" + varint(len(data) - 127)) + data

@@ -173,16 +173,16 @@ async def test_every_call_works_while_a_slot_moves(
     async with cluster() as nodes, aclosing(connect(nodes.url)) as client:
         # The first primary has a replica.
         store = SubscriptionStore(client, lease_s=30.0, timeout_s=PATIENCE_S, control_replicas=control_replicas)
-        names = [name for name in (f"s{number}" for number in range(500)) if _slot("t", name) < 5461][:4]
+        names = [name for name in (f"s{number}" for number in range(500)) if _slot(name) < 5461][:4]
         source, target, third = nodes.servers[:3]
         for name in (*names[:2], names[3]):
             await create(store, "t", name)
         for name in names:
-            await nodes.begin_to_move(_slot("t", name), source, target)
+            await nodes.begin_to_move(_slot(name), source, target)
         await nodes.move(_key("t", names[0]), source, target)
         await nodes.move(_key("t", names[3]), source, target)
-        await nodes.end_move(_slot("t", names[3]), target)
-        await nodes.begin_to_move(_slot("t", names[3]), target, third)
+        await nodes.end_move(_slot(names[3]), target)
+        await nodes.begin_to_move(_slot(names[3]), target, third)
         await nodes.move(_key("t", names[3]), target, third)
         for name in names:
             if name == names[2]:
@@ -206,13 +206,13 @@ async def test_a_key_is_written_anew_where_it_is_while_its_slot_moves() -> None:
     async with cluster() as nodes, aclosing(connect(nodes.url)) as client:
         store = SubscriptionStore(client, lease_s=30.0, timeout_s=PATIENCE_S)
         committer = Committer(store.leases, interval_s=0.02)
-        lost, deleted = [name for name in (f"s{number}" for number in range(500)) if _slot("t", name) < 5461][:2]
+        lost, deleted = [name for name in (f"s{number}" for number in range(500)) if _slot(name) < 5461][:2]
         [(handle, recorder)] = (await attached(store, committer, [lost])).values()
         await ask(nodes.servers[0].port, "HDEL", _key("t", lost), "etag")
         await create(store, "t", deleted)
         await store.delete("t", deleted)
         for name in (lost, deleted):
-            await nodes.begin_to_move(_slot("t", name), *nodes.servers[:2])
+            await nodes.begin_to_move(_slot(name), *nodes.servers[:2])
         created = await create(store, "t", deleted)
         assert created.seek_epoch == created.epoch, "an ack of the deleted subscription would count"
         async with running(committer):
@@ -257,7 +257,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 async def test_a_slot_without_a_node_fails_only_its_own_keys() -> None:
     async with cluster(config={"cluster-require-full-coverage": "no"}) as nodes:
-        slots = {name: _slot("t", name) for name in ("s0", "s1", "s2", "s3")}
+        slots = {name: _slot(name) for name in ("s0", "s1", "s2", "s3")}
         for server in nodes.servers[:3]:
             await ask(server.port, "CLUSTER", "DELSLOTS", slots["s3"])
         async with aclosing(connect(nodes.url)) as client:
@@ -273,8 +273,8 @@ def _key(tenant: str, name: str) -> str:
     return f"feedmux:1:{{{tenant}/{name}}}"
 
 
-def _slot(tenant: str, name: str) -> int:
-    return int(key_slot(_key(tenant, name).encode()))
+def _slot(name: str) -> int:
+    return int(key_slot(_key("t", name).encode()))
 
 
 async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, fault: str) -> None:

@@ -28,9 +28,9 @@ async def renderer() -> AsyncIterator[Renderer]:
     await renderer.close()
 
 
-def chunk_at(time: int, data: bytes = b"", padding: int = 0) -> NeedsRender:
+def chunk_at(time: int, padding: int = 0) -> NeedsRender:
     start, end = (ResumeToken.high_water_mark(each << 32) for each in (time, time + 1))
-    event = data or bson.encode({"_id": bson.decode(end.raw), "padding": bytes(padding), "n": time})
+    event = bson.encode({"_id": bson.decode(end.raw), "padding": bytes(padding), "n": time})
     ring = ReplayBuffer(start, RingLimits())
     (chunk,) = cut_batch(event, start, end, 0.0, bytes_max=1 << 24)
     ring.append(chunk)

@@ -123,11 +123,6 @@ class DeliveryTracker:
         return self._latest
 
     @property
-    def whole_bytes(self) -> int:
-        """Bytes of the unacked events that are retained whole."""
-        return self._whole_bytes
-
-    @property
     def expects_repeats(self) -> bool:
         """Whether events delivered earlier may still be repeated."""
         return bool(self._repeats)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
+from feedmux_server.cancellation import is_cancelled
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
@@ -30,7 +31,7 @@ from feedmux_server.rpc.response_encoder import MemberEncoder, ResponseEncoder
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.session_lifecycle import admitted, listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
-from feedmux_server.rpc.subscription_lease import committing, is_cancelled, open_alone, received, released_on_error
+from feedmux_server.rpc.subscription_lease import committing, open_alone, received, released_on_error
 from feedmux_server.sessions.groups import Had
 from feedmux_server.sessions.member_session import MemberSession
 from feedmux_server.sessions.outputs import RewoundMark, SkippedMark
@@ -92,7 +93,8 @@ class Subscribe:
             return
         check_not_member(request)
         if request.HasField("credit"):
-            check_first_credit(request.credit)
+            # Rejects what the window of the session would reject, before anything is opened.
+            CreditWindow(CreditLimits()).grant(request.credit.events, request.credit.bytes, zero_allowed=True)
         target = await self._target(request, tenant, context)
         feed, key, at = target.feed, target.key, target.at
         async with committing(service, target.lease, target.stored) as attach, admitted(service, tenant, feed, key):
@@ -290,11 +292,6 @@ async def _acked_place(
     raise FeedmuxError(
         ErrorReason.MESSAGE_INVALID, "last_acked needs a position or a resume token", field="open.last_acked"
     )
-
-
-def check_first_credit(credit: wire.Credit) -> None:
-    """Reject what `CreditWindow.grant` would reject, before anything is opened."""
-    CreditWindow(CreditLimits()).grant(credit.events, credit.bytes, zero_allowed=True)
 
 
 async def _first(requests: Requests, service: Service) -> wire.Open:

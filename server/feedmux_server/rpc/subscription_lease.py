@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from feedmux_server.cancellation import is_cancelled
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.convert import is_group
@@ -113,14 +114,8 @@ async def committing(
         left = service.spawn(release, "commit-detach")
         service.releases.add(lease.tenant, lease.name, left)
         if not is_cancelled():
-            # A client that gets the end may reopen at once, and must not be rejected as BUSY by its own lease.
+            # A client that has not left may reopen at once, and must not be rejected as BUSY by its own lease.
             await asyncio.wait([left])
-
-
-def is_cancelled() -> bool:
-    """Whether the call is: its client has left, and waits for nothing."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def received(stored: StoredSubscription) -> ResumeToken | None:

@@ -144,14 +144,14 @@ def test_what_was_acked_makes_room_for_whole_batches() -> None:
         tracker.arrive(number, events(number))
         if number % 5 == 0:
             tracker.acked_sequence(number)
-        assert tracker.whole_bytes <= 2 * size
-        assert tracker.whole_bytes == size * min(2, number % 5)
+        assert tracker._whole_bytes <= 2 * size
+        assert tracker._whole_bytes == size * min(2, number % 5)
         assert len(tracker._whole) <= 2
     for number in range(101, 104):
         tracker.arrive(number, events(number), number - 1)
-    assert tracker.whole_bytes == size
+    assert tracker._whole_bytes == size
     tracker.forget()
-    assert tracker.whole_bytes == 0
+    assert tracker._whole_bytes == 0
 
 
 @over("seed", range(200))

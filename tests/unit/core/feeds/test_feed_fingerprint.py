@@ -1,4 +1,5 @@
 from dataclasses import fields, replace
+from typing import Any
 
 import bson
 import pytest
@@ -11,22 +12,23 @@ from tests.tables import over
 
 STAGES = [{"$match": {"operationType": "insert", "fullDocument.n": {"$gt": 3}}}, {"$unset": "a"}]
 SPEC = FeedSpec(Scope("main", "shop", "orders"), pipeline=bson.encode({"pipeline": STAGES}))
-OTHERS = [
-    replace(SPEC, scope=Scope("other", "shop", "orders")),
-    replace(SPEC, scope=Scope("main", "shopo", "rders")),
-    replace(SPEC, scope=Scope("main", "shop")),
-    replace(SPEC, scope=Scope("main")),
-    replace(SPEC, pipeline=b""),
-    replace(SPEC, pipeline=bson.encode({"pipeline": STAGES[::-1]})),
-    replace(SPEC, full_document="updateLookup"),
-    replace(SPEC, full_document_before_change="updateLookup"),
-    replace(SPEC, show_expanded_events=True),
-    replace(SPEC, match_collection_uuid_for_update_lookup=True),
-    replace(SPEC, extra_options=("showCommitTimestamp",)),
-    replace(SPEC, extra_options=("ignoreRemovedShards", "showCommitTimestamp")),
-    replace(SPEC, collation=bson.encode({"locale": "de"})),
-    replace(SPEC, read_concern="local"),
+CHANGES: list[dict[str, Any]] = [
+    {"scope": Scope("other", "shop", "orders")},
+    {"scope": Scope("main", "shopo", "rders")},
+    {"scope": Scope("main", "shop")},
+    {"scope": Scope("main")},
+    {"pipeline": b""},
+    {"pipeline": bson.encode({"pipeline": STAGES[::-1]})},
+    {"full_document": "updateLookup"},
+    {"full_document_before_change": "updateLookup"},
+    {"show_expanded_events": True},
+    {"match_collection_uuid_for_update_lookup": True},
+    {"extra_options": ("showCommitTimestamp",)},
+    {"extra_options": ("ignoreRemovedShards", "showCommitTimestamp")},
+    {"collation": bson.encode({"locale": "de"})},
+    {"read_concern": "local"},
 ]
+OTHERS = [replace(SPEC, **each) for each in CHANGES]
 SAME = [
     replace(SPEC, comment=bson.encode({"comment": "x"})),
     replace(SPEC, batch_size=7),

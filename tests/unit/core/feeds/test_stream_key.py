@@ -5,27 +5,14 @@ import bson
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import effective_stages, stream_key
 from tests.tables import over
+from tests.unit.core.feeds.test_feed_fingerprint import CHANGES
 
 PIPELINE = bson.encode({"pipeline": [{"$match": {"operationType": "insert"}}, {"$unset": "a"}]})
 POLICY = bson.encode({"pipeline": [{"$match": {"fullDocument.tenant": "acme"}}]})
 SPEC = FeedSpec(Scope("main", "shop", "orders"), pipeline=PIPELINE)
-OTHERS = [
-    replace(SPEC, scope=Scope("other", "shop", "orders")),
-    replace(SPEC, scope=Scope("main", "shopo", "rders")),
-    replace(SPEC, scope=Scope("main", "shop")),
-    replace(SPEC, scope=Scope("main")),
-    replace(SPEC, pipeline=b""),
-    replace(SPEC, full_document="updateLookup"),
-    replace(SPEC, full_document_before_change="updateLookup"),
-    replace(SPEC, show_expanded_events=True),
-    replace(SPEC, match_collection_uuid_for_update_lookup=True),
-    replace(SPEC, extra_options=("showCommitTimestamp",)),
-    replace(SPEC, extra_options=("ignoreRemovedShards", "showCommitTimestamp")),
-    replace(SPEC, collation=PIPELINE),
-    replace(SPEC, comment=PIPELINE),
-    replace(SPEC, read_preference="secondary"),
-    replace(SPEC, read_concern="local"),
-]
+CHANGED = (*CHANGES, {"collation": PIPELINE}, {"comment": PIPELINE}, {"read_preference": "secondary"})
+"""Some with the same bytes in another field."""
+OTHERS = [replace(SPEC, **each) for each in CHANGED]
 
 
 def test_every_field_separates_feeds() -> None:
