@@ -28,7 +28,10 @@ async def cancelled_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("failure", ["error", "cancellation"])
-def test_a_task_that_fails_runs_again_and_the_others_go_on(failure: str, caplog: pytest.LogCaptureFixture) -> None:
+@in_virtual_time
+async def test_a_task_that_fails_runs_again_and_the_others_go_on(
+    failure: str, caplog: pytest.LogCaptureFixture
+) -> None:
     observer, began_s = Counted(), list[float]()
 
     async def fail() -> None:
@@ -39,16 +42,12 @@ def test_a_task_that_fails_runs_again_and_the_others_go_on(failure: str, caplog:
             await cancelled_elsewhere()
         raise RuntimeError("broken")
 
-    @in_virtual_time
-    async def supervise() -> None:
-        async with Tasks(observer) as tasks:
-            other = tasks.keep_running("other", lambda: asyncio.sleep(1000))
-            task = tasks.keep_running("failing", fail, of="main")
-            assert task.get_name() == "failing-main"
-            await task
-            assert not other.done()
-
-    supervise()
+    async with Tasks(observer) as tasks:
+        other = tasks.keep_running("other", lambda: asyncio.sleep(1000))
+        task = tasks.keep_running("failing", fail, of="main")
+        assert task.get_name() == "failing-main"
+        await task
+        assert not other.done()
     assert observer.kinds == ["failing"] * 3
     pauses = [after - before for before, after in pairwise(began_s)]
     assert all(most / 2 <= pause <= most for pause, most in zip(pauses, (1, 2, 4), strict=True))
@@ -57,7 +56,8 @@ def test_a_task_that_fails_runs_again_and_the_others_go_on(failure: str, caplog:
     assert all(record.exc_info for record in lines)
 
 
-def test_pauses_are_bounded_and_a_task_that_recovered_is_tried_soon() -> None:
+@in_virtual_time
+async def test_pauses_are_bounded_and_a_task_that_recovered_is_tried_soon() -> None:
     began_s: list[float] = []
     sound = False
 
@@ -67,44 +67,37 @@ def test_pauses_are_bounded_and_a_task_that_recovered_is_tried_soon() -> None:
             await asyncio.sleep(RECOVERED_S)
         raise RuntimeError("broken")
 
-    @in_virtual_time
-    async def supervise() -> None:
-        nonlocal sound
-        async with Tasks() as tasks:
-            task = tasks.keep_running("failing", fail)
-            await asyncio.sleep(20 * RETRY_MAX_S)
-            pauses = [after - before for before, after in pairwise(began_s)]
-            assert len(began_s) > 20
-            assert max(pauses) <= RETRY_MAX_S
-            sound = True
-            await asyncio.sleep(RETRY_MAX_S)
-            began_s.clear()
-            await asyncio.sleep(3 * RECOVERED_S)
-            assert began_s[1] - began_s[0] <= RECOVERED_S + 2
-            task.cancel()
-
-    supervise()
+    async with Tasks() as tasks:
+        task = tasks.keep_running("failing", fail)
+        await asyncio.sleep(20 * RETRY_MAX_S)
+        pauses = [after - before for before, after in pairwise(began_s)]
+        assert len(began_s) > 20
+        assert max(pauses) <= RETRY_MAX_S
+        sound = True
+        await asyncio.sleep(RETRY_MAX_S)
+        began_s.clear()
+        await asyncio.sleep(3 * RECOVERED_S)
+        assert began_s[1] - began_s[0] <= RECOVERED_S + 2
+        task.cancel()
 
 
-def test_a_task_that_is_cancelled_ends() -> None:
+@in_virtual_time
+async def test_a_task_that_is_cancelled_ends() -> None:
     observer = Counted()
 
-    @in_virtual_time
-    async def supervise() -> None:
-        async with Tasks(observer) as tasks:
-            kept = tasks.keep_running("kept", lambda: asyncio.sleep(1000))
-            once = tasks.run_once("once", lambda: asyncio.sleep(1000))
-            await asyncio.sleep(1)
-            kept.cancel()
-            once.cancel()
-        assert kept.cancelled()
-        assert once.cancelled()
-
-    supervise()
+    async with Tasks(observer) as tasks:
+        kept = tasks.keep_running("kept", lambda: asyncio.sleep(1000))
+        once = tasks.run_once("once", lambda: asyncio.sleep(1000))
+        await asyncio.sleep(1)
+        kept.cancel()
+        once.cancel()
+    assert kept.cancelled()
+    assert once.cancelled()
     assert observer.kinds == []
 
 
-def test_a_task_whose_clean_up_fails_ends_when_it_is_cancelled() -> None:
+@in_virtual_time
+async def test_a_task_whose_clean_up_fails_ends_when_it_is_cancelled() -> None:
     observer, runs = Counted(), 0
 
     async def fail_at_the_end() -> None:
@@ -115,19 +108,16 @@ def test_a_task_whose_clean_up_fails_ends_when_it_is_cancelled() -> None:
         finally:
             raise RuntimeError("broken")
 
-    @in_virtual_time
-    async def supervise() -> None:
-        async with Tasks(observer) as tasks:
-            task = tasks.keep_running("failing", fail_at_the_end)
-            await asyncio.sleep(1)
-            task.cancel()
-
-    supervise()
+    async with Tasks(observer) as tasks:
+        task = tasks.keep_running("failing", fail_at_the_end)
+        await asyncio.sleep(1)
+        task.cancel()
     assert (observer.kinds, runs) == (["failing"], 1)
 
 
 @pytest.mark.parametrize("failure", ["error", "cancellation"])
-def test_work_that_is_done_once_fails_alone(failure: str, caplog: pytest.LogCaptureFixture) -> None:
+@in_virtual_time
+async def test_work_that_is_done_once_fails_alone(failure: str, caplog: pytest.LogCaptureFixture) -> None:
     observer = Counted()
 
     async def fail() -> None:
@@ -135,14 +125,10 @@ def test_work_that_is_done_once_fails_alone(failure: str, caplog: pytest.LogCapt
             await cancelled_elsewhere()
         raise RuntimeError("broken")
 
-    @in_virtual_time
-    async def supervise() -> None:
-        async with Tasks(observer) as tasks:
-            other = tasks.keep_running("other", lambda: asyncio.sleep(1000))
-            await tasks.run_once("failing", fail)
-            assert not other.done()
-
-    supervise()
+    async with Tasks(observer) as tasks:
+        other = tasks.keep_running("other", lambda: asyncio.sleep(1000))
+        await tasks.run_once("failing", fail)
+        assert not other.done()
     assert observer.kinds == ["failing"]
     assert caplog.records[-1].exc_info
 

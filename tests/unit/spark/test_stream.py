@@ -4,6 +4,7 @@ import json
 import logging
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,11 @@ def progress(**more: str) -> Progress:
     return Progress(parse_options({"endpoint": "localhost:1", "consumerName": "q", **more}))
 
 
+def begun(monkeypatch: pytest.MonkeyPatch, plans: list[Any], **more: str) -> tuple[Answers, Progress]:
+    """A server with these answers to PlanRange, and a query that begins."""
+    return Answers(monkeypatch, ResolvePosition=[resolved(b"start")], PlanRange=plans), progress(**more)
+
+
 def test_a_planned_batch_is_read_as_planned_and_after_a_restart_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Answers(
         monkeypatch,
@@ -49,12 +55,9 @@ def test_a_planned_batch_is_read_as_planned_and_after_a_restart_planned_again(mo
 
 
 def test_of_a_backlog_the_next_range_is_asked_for_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Answers(
-        monkeypatch,
-        ResolvePosition=[resolved(b"start")],
-        PlanRange=[plan(b"one", 5), plan(b"two", 5), plan(b"three", 5), plan(b"other", 5), plan(b"more", 5)],
+    server, running = begun(
+        monkeypatch, [plan(b"one", 5), plan(b"two", 5), plan(b"three", 5), plan(b"other", 5), plan(b"more", 5)]
     )
-    running = progress()
     one = running.advance(START, 5)
     assert [request.after for _, request in server.asked[1:]] == [b"start", b"one"]
     two = running.advance(one, 5)
@@ -68,12 +71,7 @@ def test_of_a_backlog_the_next_range_is_asked_for_in_advance(monkeypatch: pytest
 
 def test_a_plan_in_advance_that_failed_or_found_nothing_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for useless in (BUSY, plan(b"one", 0)):
-        server = Answers(
-            monkeypatch,
-            ResolvePosition=[resolved(b"start")],
-            PlanRange=[plan(b"one", 5), useless, plan(b"two", 5, caught_up=True)],
-        )
-        running = progress()
+        server, running = begun(monkeypatch, [plan(b"one", 5), useless, plan(b"two", 5, caught_up=True)])
         assert running.advance(running.advance(START, 5), 5).position == b"two"
         # So the server learns what was processed meanwhile.
         assert server.asked[-1][1].processed == b"one"
@@ -82,16 +80,14 @@ def test_a_plan_in_advance_that_failed_or_found_nothing_is_asked_for_again(monke
 def test_a_quiet_feed_moves_the_checkpoint_only_before_it_would_leave_the_oplog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = Answers(
+    server, running = begun(
         monkeypatch,
-        ResolvePosition=[resolved(b"start")],
-        PlanRange=[
+        [
             plan(b"a", seconds=1001, caught_up=True),
             plan(b"b", seconds=1000 + QUIET_BATCH_S - 1),
             plan(b"c", seconds=1000 + QUIET_BATCH_S),
         ],
     )
-    running = progress()
     assert running.advance(START, MANY) == START
     assert running.report() == {"clusterTime": "1970-01-01T00:16:40Z/1"}
     assert running.advance(START, MANY) == START
