@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import bson
 
@@ -89,6 +90,12 @@ class Feed:
         self.streams = FeedStreams(limits, self.port, slots or self.port, itertools.count(1))
         self.woken: list[int] = []
         self._last_id = 0
+
+    @classmethod
+    def followed(cls, at: JoinPoint, **options: Any) -> tuple["Feed", Subscriber]:
+        """A feed with one subscriber."""
+        feed = cls()
+        return feed, feed.subscriber(at, **options)
 
     def subscriber(
         self,

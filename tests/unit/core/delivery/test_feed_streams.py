@@ -131,8 +131,7 @@ def test_a_native_start_of_another_tenant_needs_no_slot_beside_it() -> None:
 
 
 def test_a_native_start_that_nobody_reads_any_more_is_of_no_use() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(native(50))
+    feed, subscriber = Feed.followed(native(50))
     stream = opened(feed.stream_of(subscriber))
     assert not feed.streams.open.is_superfluous(stream)
     feed.streams.remove(subscriber)
@@ -329,8 +328,7 @@ def demands_of(stream: SharedStream) -> list[bool]:
 
 def full() -> tuple[Feed, Subscriber, list[bool]]:
     """A subscriber without credit and without room for another unacknowledged event."""
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), events=2, acks_max=2)
+    feed, subscriber = Feed.followed(behind(0), events=2, acks_max=2)
     fill(feed.stream_of(subscriber), 1, 2)
     assert numbers(feed.take(subscriber)) == [1, 2]
     return feed, subscriber, demands_of(feed.stream_of(subscriber))

@@ -202,8 +202,7 @@ def test_members_with_full_windows_read_what_an_earlier_host_has_read() -> None:
 
 
 def test_what_an_earlier_host_has_delivered_is_not_settled_if_a_restore_has_lost_it() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(1), events=0)
+    feed, subscriber = Feed.followed(behind(1), events=0)
     ledger = KeyLedger(behind(1).place, 100)
     reader = GroupReader(feed.streams, subscriber, ledger)
     members = [GroupMember(number, reader, Hand(), window(), lambda: None) for number in range(2)]

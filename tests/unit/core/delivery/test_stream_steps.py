@@ -14,16 +14,14 @@ def step(feed: Feed, stream: SharedStream) -> Step:
 
 def test_it_opens_for_a_subscriber_without_credit() -> None:
     """So that the subscriber learns at once whether MongoDB accepts the feed."""
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0))
+    feed, subscriber = Feed.followed(behind(0))
     subscriber.credit.events = 0
     assert step(feed, feed.stream_of(subscriber)) is Step.READ
 
 
 @over("unwanted", [False, True])
 def test_without_subscribers_it_lingers_unless_its_tenant_needs_the_room(*, unwanted: bool) -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0))
+    feed, subscriber = Feed.followed(behind(0))
     stream = opened(feed.stream_of(subscriber))
     feed.streams.remove(subscriber)
     if unwanted:
@@ -33,8 +31,7 @@ def test_without_subscribers_it_lingers_unless_its_tenant_needs_the_room(*, unwa
 
 
 def test_without_subscribers_it_does_not_recover() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0))
+    feed, subscriber = Feed.followed(behind(0))
     stream = opened(feed.stream_of(subscriber))
     stream.move_to(StreamState.RECOVERING)
     assert step(feed, stream) is Step.READ
@@ -43,8 +40,7 @@ def test_without_subscribers_it_does_not_recover() -> None:
 
 
 def test_after_a_rest_without_news_the_cursor_is_closed_or_the_stream_ends() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0))
+    feed, subscriber = Feed.followed(behind(0))
     subscriber.credit.events = 0
     stream = opened(feed.stream_of(subscriber))
     assert after_rest(stream, demand_changed=True) is Step.REST

@@ -37,16 +37,14 @@ def test_a_whole_chunk_is_shared_not_copied() -> None:
 
 
 def test_a_message_is_not_overfilled() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), payload_max=2 * EVENT_BYTES)
+    feed, subscriber = Feed.followed(behind(0), payload_max=2 * EVENT_BYTES)
     fill(feed.stream_of(subscriber), 1, 5)
     assert [numbers(feed.take(subscriber)) for _ in range(3)] == [[1, 2], [3, 4], [5]]
 
 
 @over("count", [10, 100, 1_000])
 def test_a_message_has_few_chunks(count: int) -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), payload_max=1 << 20, events=2 * count, size=1 << 30)
+    feed, subscriber = Feed.followed(behind(0), payload_max=1 << 20, events=2 * count, size=1 << 30)
     fill(feed.stream_of(subscriber), 1, count, chunk_events=1)
     taken = list[int]()
     while len(taken) < count:
@@ -57,15 +55,13 @@ def test_a_message_has_few_chunks(count: int) -> None:
 
 
 def test_an_event_larger_than_a_message_comes_alone() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), payload_max=EVENT_BYTES - 1)
+    feed, subscriber = Feed.followed(behind(0), payload_max=EVENT_BYTES - 1)
     fill(feed.stream_of(subscriber), 1, 2)
     assert [numbers(feed.take(subscriber)) for _ in range(2)] == [[1], [2]]
 
 
 def test_acks_without_a_tracker_go_nowhere() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0))
+    feed, subscriber = Feed.followed(behind(0))
     fill(feed.stream_of(subscriber), 1, 2)
     feed.take(subscriber)
     assert not feed.ack(subscriber, 2)
@@ -75,8 +71,7 @@ def test_acks_without_a_tracker_go_nowhere() -> None:
 
 
 def test_another_format_is_asked_for_chunk_by_chunk() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), wire_format="text")
+    feed, subscriber = Feed.followed(behind(0), wire_format="text")
     ring = feed.stream_of(subscriber).ring
     fill(feed.stream_of(subscriber), 1, 4, chunk_events=2)
     wanted = feed.take(subscriber)
@@ -96,8 +91,7 @@ def framed(texts: list[bytes]) -> Rendition:
 
 
 def test_credit_pays_for_events_and_not_for_their_framing() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), wire_format="text", size=6, payload_max=1000)
+    feed, subscriber = Feed.followed(behind(0), wire_format="text", size=6, payload_max=1000)
     fill(feed.stream_of(subscriber), 1, 4)
     feed.stream_of(subscriber).ring[0].rendered["text"] = framed([b"aa", b"bbb", b"cccc", b"d"])
     taken = feed.take(subscriber)
@@ -111,8 +105,7 @@ def test_credit_pays_for_events_and_not_for_their_framing() -> None:
 
 
 def test_a_message_is_filled_by_what_stands_in_it() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), wire_format="text", payload_max=13)
+    feed, subscriber = Feed.followed(behind(0), wire_format="text", payload_max=13)
     fill(feed.stream_of(subscriber), 1, 4)
     feed.stream_of(subscriber).ring[0].rendered["text"] = framed([b"aa", b"bbb", b"c" * 20, b"d"])
     sizes = []
@@ -184,8 +177,7 @@ def test_a_native_token_gives_way_to_a_newer_place() -> None:
 
 def test_within_a_copy_a_position_says_more_without_a_later_event() -> None:
     """The documents that are passed are at one time: where the stream gives way, the next one continues after them."""
-    feed = Feed()
-    subscriber = feed.subscriber(JoinPoint(mark(3).while_copying(Copied(b"a", 5))))
+    feed, subscriber = Feed.followed(JoinPoint(mark(3).while_copying(Copied(b"a", 5))))
     stream = opened(feed.stream_of(subscriber))
     further = mark(3).while_copying(Copied(b"a", 5, passed=b"b"))
     stream.append([], further)
@@ -196,8 +188,7 @@ def test_within_a_copy_a_position_says_more_without_a_later_event() -> None:
 
 
 def test_lag() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), events=2)
+    feed, subscriber = Feed.followed(behind(0), events=2)
     assert subscriber.lag_events() == 0
     fill(feed.stream_of(subscriber), 1, 5, chunk_events=2)
     assert subscriber.lag_events() == 5
@@ -208,8 +199,7 @@ def test_lag() -> None:
 
 
 def test_bad_credit_is_refused_and_wakes_nobody() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0))
+    feed, subscriber = Feed.followed(behind(0))
     with pytest.raises(FeedmuxError):
         feed.grant(subscriber, 0, 5)
     assert feed.woken == []

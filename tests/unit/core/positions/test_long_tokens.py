@@ -326,8 +326,7 @@ def test_ranges_that_meet_at_a_position(history: list[bytes], cuts: list[int], h
 def test_after_an_event_with_a_large_token_the_end_of_a_feed_needs_no_credit() -> None:
     chunks = chunks_of([key_string("x" * 5_000)], [])
     assert chunks[0].ends_delivery
-    feed = Feed()
-    subscriber = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN)), events=1)
+    feed, subscriber = Feed.followed(JoinPoint(ResumeToken.high_water_mark(BEGIN)), events=1)
     stream = feed.stream_of(subscriber)
     opened(stream)
     stream.append(chunks, chunks[-1].end)
