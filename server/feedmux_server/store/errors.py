@@ -30,9 +30,10 @@ _BY_CODE: Final = {
     "CLUSTERDOWN": "The Redis cluster is down: run `redis-cli cluster info`",
     "MOVED": "This Redis is one node of a cluster: begin redis.url with redis+cluster://",
     "CROSSSLOT": "This Redis is one node of a cluster: begin redis.url with redis+cluster://",
-    "NOAUTH": "Redis wants a password: set it in feedmux's Redis URL",
-    "WRONGPASS": "Redis rejects the user or password in feedmux's Redis URL: correct them",
-    "NOPASSWORD": "Redis has no password, and feedmux's Redis URL gives one: remove it there, or set it in Redis",
+    "NOAUTH": "Redis wants a password: set it in redis.url or redis.password_file",
+    "WRONGPASS": "Redis rejects the user or password: correct them in redis.url, or in redis.username_file and"
+    " redis.password_file",
+    "NOPASSWORD": "Redis has no password, and redis.url or redis.password_file has one: remove it, or set it in Redis",
     "NOPERM": "Redis denies feedmux's user a command or key: allow it on the keys of redis.key_prefix (see `ACL LOG`)",
     "NOCOMMAND": "Redis lacks a command that feedmux needs, as with rename-command: restore those that docs/redis.md"
     " names under Permissions",
