@@ -27,6 +27,10 @@ class CliError(Exception):
         self.exit_code = exit_code
 
 
+class Unreachable(CliError):
+    """The server does not answer, and may do so later."""
+
+
 class UsageError(CliError):
     """The arguments contradict each other or are incomplete."""
 

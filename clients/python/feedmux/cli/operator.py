@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from feedmux.cli.connection import TIMEOUT_S, add_context_option, add_tls_settings, channel_to, explained, tls_of
-from feedmux.cli.failure import CliError
+from feedmux.cli.failure import CliError, Unreachable
 from feedmux.cli.reachability import endpoint
 from feedmux.cli.settings import fill_in
 
@@ -68,6 +68,7 @@ def connected_operator(args: argparse.Namespace) -> Iterator[Ask]:
 def _failure(error: Any, args: argparse.Namespace, tls: bool | Tls) -> Exception:
     import grpc
 
+    from feedmux.errors import Unavailable
     from feedmux.status import error_from_status
 
     address: str = args.operator_endpoint
@@ -88,5 +89,5 @@ def _failure(error: Any, args: argparse.Namespace, tls: bool | Tls) -> Exception
     failure = explained(told, address, tls)
     if failure is None:
         return told
-    failure.hint = failure.hint.replace("--endpoint or FEEDMUX_ENDPOINT", "--operator-endpoint")
-    return failure
+    hint = failure.hint.replace("--endpoint or FEEDMUX_ENDPOINT", "--operator-endpoint")
+    return (Unreachable if isinstance(told, Unavailable) else CliError)(failure.message, hint)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.copy_bar import copy_json, copy_text
-from feedmux.cli.failure import CliError
+from feedmux.cli.event_output import remark
+from feedmux.cli.failure import CliError, Unreachable
 from feedmux.cli.operator import add_operator_options, connected_operator
 from feedmux.cli.terminal import Painted, Terminal, duration, flush, plain, print_json, say, size, table, utc_time
 
@@ -23,7 +24,9 @@ _STATE_COLOURS = {"reading": "green", "recovering": "red", "ended": "red", "open
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--subscribers", action="store_true", help="also show the subscribers of each stream")
-    parser.add_argument("--follow", action="store_true", help="refresh every second, until Ctrl-C")
+    parser.add_argument(
+        "--follow", action="store_true", help="refresh every second, until Ctrl-C, also after a restart of the server"
+    )
     add_json_option(parser)
     parser.add_argument("--end", metavar="ID", help="end the session of this subscriber (ID in --subscribers)")
     group = add_operator_options(parser)
@@ -46,19 +49,33 @@ def run(args: argparse.Namespace) -> int:
             else:
                 say(plain(f"ended {ended.tenant}: {ended.subscription or '(inline)'}; its client may open it again"))
             return 0
+        shown, reachable = False, True
         while True:
-            # Subscribers are always requested: the table also counts the detached ones.
-            answer = ask("ListSharedStreams", operator_pb2.ListSharedStreamsRequest(source=args.source))
-            if args.json:
-                print_json(as_json(answer))
+            try:
+                # Subscribers are always requested: the table also counts the detached ones.
+                answer = ask("ListSharedStreams", operator_pb2.ListSharedStreamsRequest(source=args.source))
+            except Unreachable as error:
+                if not shown:
+                    raise
+                if reachable:
+                    remark(f"-- {error.message}; trying again")
+                reachable = False
             else:
-                if args.follow and terminal.interactive:
-                    say(Painted("\x1b[H\x1b[2J"), end="")
-                say(Painted(_text(terminal, answer, args.subscribers)))
-            flush()
-            if not args.follow:
-                return 0
+                _show(terminal, answer, args)
+                if not args.follow:
+                    return 0
+                shown = reachable = True
             time.sleep(_FOLLOW_S)
+
+
+def _show(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, args: argparse.Namespace) -> None:
+    if args.json:
+        print_json(as_json(answer))
+    else:
+        if args.follow and terminal.interactive:
+            say(Painted("\x1b[H\x1b[2J"), end="")
+        say(Painted(_text(terminal, answer, args.subscribers)))
+    flush()
 
 
 def _text(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, with_subscribers: bool) -> str:

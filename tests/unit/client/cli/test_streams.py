@@ -1,9 +1,15 @@
 """`feedmux streams`: the tables and the JSON of an answer."""
 
+import argparse
 import io
+from contextlib import nullcontext
+from typing import Any
 
+import pytest
 from google.protobuf import duration_pb2
 
+from feedmux.cli import streams
+from feedmux.cli.failure import CliError, Unreachable
 from feedmux.cli.streams import _text, as_json, state_name
 from feedmux.cli.terminal import Terminal
 from feedmux.v1 import feed_pb2, operator_pb2
@@ -74,3 +80,27 @@ def test_json_has_plain_numbers_and_names() -> None:
     assert (stream["state"], stream["oldest"], stream["lag_s"]) == ("reading", "60:1", 0.0)
     assert (stream["subscribers"][0]["lag_s"], stream["subscribers"][0]["tenant"]) == (61.0, HOSTILE)
     assert state_name(operator_pb2.SharedStream(state=99)) == "99"  # type: ignore[arg-type]
+
+
+def test_it_follows_through_a_restart_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it cannot reach at first may not be there at all, and another failure stays."""
+    away = Unreachable("cannot reach localhost:7118")
+    answers: list[Any] = [answer(), away, away, answer(), away, answer(), CliError("rejected"), away]
+
+    def ask(*_: object) -> operator_pb2.ListSharedStreamsResponse:
+        found = answers.pop(0)
+        if isinstance(found, CliError):
+            raise found
+        return found  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(streams, "connected_operator", lambda _: nullcontext(ask))
+    monkeypatch.setattr(streams, "_FOLLOW_S", 0.0)
+    args = argparse.Namespace(follow=True, json=True, end="", source="", subscribers=False)
+    for error in ("rejected", "cannot reach"):
+        with pytest.raises(CliError, match=error):
+            streams.run(args)
+    said = capsys.readouterr()
+    assert said.out.count("totals") == 3
+    assert said.err.count("-- cannot reach localhost:7118; trying again") == 2
