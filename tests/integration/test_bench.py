@@ -12,7 +12,7 @@ from bench.clients import LANGUAGES
 from bench.snapshot_debezium import DEBEZIUM
 
 REPOSITORY = Path(__file__).parents[2]
-TIMEOUT_S = 240.0
+TIMEOUT_S = 600.0
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
