@@ -79,11 +79,9 @@ def made(base: Path, folder: Path) -> tuple[Path, tuple[str | Path, ...]]:
     return python, (UV, "pip", "install", "--quiet", "--python", python)
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.skipif(not UV.exists(), reason="no uv in this environment")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.full] if name == "newest" else []) for name in ENVIRONMENTS]
-)
+@pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_the_client_works_beside(name: str, tmp_path: Path) -> None:
     environment = ENVIRONMENTS[name]
     base = interpreter(environment.python)
@@ -101,7 +99,7 @@ def test_the_client_works_beside(name: str, tmp_path: Path) -> None:
     assert " passed" in told
 
 
-@pytest.mark.long
+@pytest.mark.full
 @pytest.mark.skipif(not UV.exists(), reason="no uv in this environment")
 def test_the_server_works_with_the_oldest_pymongo_and_refuses_older_ones(tmp_path: Path) -> None:
     oldest = int(RELEASES.split()[0].removeprefix("4."))

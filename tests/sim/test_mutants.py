@@ -11,7 +11,7 @@ from tests.sim.__main__ import seeds_to_find
 from tests.sim.checkers import CHECKERS
 from tests.sim.mutants import LUA, MUTANTS, Gone, Mutant, built_with
 
-DAYS = 8
+DAYS = 16
 """In this many days, `./run test` has searched for each mutant once that is not rare; `--all` searches for all."""
 TODAY = int(os.environ.get("FEEDMUX_SIM_DAY") or datetime.now(UTC).toordinal())
 
