@@ -32,6 +32,7 @@ _DOUBLE: Final = struct.Struct("<d").unpack_from
 _TIMESTAMP: Final = struct.Struct("<II").unpack_from
 _DOCUMENT, _ARRAY = 0x03, 0x04
 _OLD_BINARY: Final = 2
+_LENGTH_BYTES: Final = 4
 _NAME_KEPT_MAX: Final = 100
 """The most bytes of a name that is kept for the next event: a document can have names of megabytes."""
 
@@ -154,10 +155,8 @@ def _binary(data: bytes, at: int) -> _Value:
     end = start + size
     if size < 0 or end > len(data):
         raise ValueError
-    if subtype == _OLD_BINARY:
-        if _INT32(data, start)[0] != size - 4:
-            raise ValueError
-        start += 4
+    if subtype == _OLD_BINARY and size >= _LENGTH_BYTES and _INT32(data, start)[0] == size - _LENGTH_BYTES:
+        start += _LENGTH_BYTES  # MongoDB takes a value without this second length too: it must not end the feed
     text = b64encode(data[start:end]).decode()
     return f'{{"$binary":{{"base64":"{text}","subType":"{subtype:02x}"}}}}', end
 

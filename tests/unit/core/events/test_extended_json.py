@@ -164,6 +164,12 @@ def test_broken_names_do_not_either() -> None:
     assert render(bson.encode({"xyz": 1}).replace(b"y", b"\xff")) == ['{"x�z":1}']
 
 
+def test_old_binaries_without_their_second_length_do_not_either() -> None:
+    for content, text in ((b"", ""), (b"xy", "eHk="), (b"\x09\0\0\0x", "CQAAAHg="), (b"\1\0\0\0x", "eA==")):
+        document = bson.encode({"a": Binary(content, 128)}).replace(b"\x80", b"\2")
+        assert render(document) == [f'{{"a":{{"$binary":{{"base64":"{text}","subType":"02"}}}}}}']
+
+
 def test_what_is_not_bson() -> None:
     for data in (b"\x05\0\0\0\1", b"\x05\0", bson.encode({"a": "b"})[:-1]):
         with pytest.raises(FeedmuxError) as caught:
