@@ -17,10 +17,14 @@ from feedmux_spark.rows import default_schema, row_maker
 from tests.documents import Client
 
 IDS = [
-    1, Int64(2), 2.5, Int64(1 << 60), 3.0, Decimal128("4.10"), "five", ObjectId(), Binary(b"six", 128),
+    1, Int64(2), 2.5, Int64(1 << 60), 3.0, Decimal128("4.1"), "five", ObjectId(), Binary(b"six", 128),
     {"a": [1, None]}, datetime(2024, 1, 1, tzinfo=UTC), True, None, MaxKey(), "x" * 5000,
 ]  # fmt: skip
 """Several of them make tokens with `_typeBits`, or of unusual length."""
+
+
+RETYPED = [7, Int64(8)]
+"""Numbers in an `_id` that a replacement makes doubles."""
 
 
 class Recorder:
@@ -53,6 +57,11 @@ def changes(client: Client, name: str) -> None:
         orders.delete_one({"_id": "five"}, session=session)
         orders.insert_one({"_id": "five"}, session=session)
     orders.delete_many({"_id": {"$in": ["five", 1]}})
+    for number in RETYPED:
+        orders.insert_one({"_id": {"n": number}})
+        orders.replace_one({"_id": {"n": number}}, {"_id": {"n": float(number)}})
+        orders.update_one({"_id": {"n": number}}, {"$set": {"n": 1}})
+        orders.delete_one({"_id": {"n": number}})
     orders.create_index("n")
     orders.rename("renamed")
     database["renamed"].drop()
@@ -94,7 +103,7 @@ def check(events: Sequence[RawBSONDocument], rows: Sequence[Mapping[str, Any]]) 
         assert row["operation"] == decoded["operationType"]
         assert (row["database"], row["collection"]) == (decoded["ns"]["db"], decoded["ns"].get("coll"))
         key = decoded.get("documentKey")
-        assert row["document_key"] == (None if key is None else event["documentKey"].raw)
+        assert (row["document_key"] and bson.decode(row["document_key"])) == key
     keys = [row["sort_key"] for row in rows]
     assert keys == sorted(keys)
 
@@ -107,6 +116,14 @@ def test_events_of_every_kind_in_their_order(recorder: Recorder) -> None:
         "insert", "update", "replace", "delete", "createIndexes", "rename", "drop"
     }  # fmt: skip
     assert any("_typeBits" in bson.decode(row["resume_token"]) for row in rows)
+    for number in RETYPED:
+        key = {"_id": {"n": number}}
+        of_one = [event for event in events if bson.decode(event.raw).get("documentKey") == key]
+        assert len({event["documentKey"].raw for event in of_one}) == 2
+        of_one_key = [
+            row["operation"] for row in rows if row["document_key"] == bson.encode({"_id": {"n": int(number)}})
+        ]
+        assert of_one_key == ["insert", "replace", "update", "delete"]
     # Within a transaction the cluster time does not tell events apart; the sort key does, for one document too.
     inside = [row for row in rows if b"lsid" in row["event"] and row["document_key"] is not None]
     times = {(row["cluster_time"], row["cluster_time_increment"]) for row in inside}

@@ -68,6 +68,9 @@ for _kind, (_bytes, _least) in {
     _COUNTED[_kind] = True
     _LEAST_COUNT[_kind] = _least
 
+_SIZES: Final = list(zip(_FIXED_BYTES.tolist(), _COUNTED.tolist(), _LEAST_COUNT.tolist(), strict=True))
+"""The same for plain Python, which takes longer to read an array."""
+
 _ONES: Final = np.uint64(0x0101010101010101)
 _HIGHS: Final = np.uint64(0x8080808080808080)
 _PADDING_BYTES: Final = 64
@@ -324,23 +327,26 @@ def _counts(buffer: Buffer, kinds: Bytes, starts: Ints) -> Ints:
 
 def _alone(buffer: Buffer, row: int, at: int) -> _Step:
     """All further elements of one document, in plain Python."""
-    raw = buffer.raw
-    found: list[tuple[int, int, int, int, int]] = []
+    table = np.array(list(elements(buffer.raw, at)), np.int64).reshape(-1, 5)
+    kinds, rows = table[:, 0].astype(np.uint8), np.full(len(table), row, np.int64)
+    return _Step(buffer, rows, kinds, table[:, 1], table[:, 2], table[:, 3], table[:, 4], alone=True)
+
+
+def elements(raw: bytes, at: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """The elements of one document from `at` on, in plain Python: the kind, where the key begins and ends, and where
+    the value begins and ends. Raises InvalidEvents."""
     while kind := raw[at]:
         key_end = raw.find(b"\0", at + 1)
         start = key_end + 1
-        size = int(_FIXED_BYTES[kind])
+        size, is_counted, least = _SIZES[kind]
         if key_end < 0 or size == _UNKNOWN:
             raise InvalidEvents(f"a value has the unknown BSON type {kind}")
         if kind == REGEX:
             size = raw.find(b"\0", raw.find(b"\0", start) + 1) + 1 - start
-        elif _COUNTED[kind]:
+        elif is_counted:
             count = int.from_bytes(raw[start : start + 4], "little", signed=True)
-            size = size + count if count >= _LEAST_COUNT[kind] else _UNKNOWN
-        if size < 0 or start + size >= buffer.size:
+            size = size + count if count >= least else _UNKNOWN
+        if size < 0 or start + size >= len(raw):
             raise InvalidEvents("a value has an impossible length")
-        found.append((kind, at + 1, key_end, start, start + size))
+        yield kind, at + 1, key_end, start, start + size
         at = start + size
-    table = np.array(found, np.int64).reshape(-1, 5)
-    kinds, rows = table[:, 0].astype(np.uint8), np.full(len(found), row, np.int64)
-    return _Step(buffer, rows, kinds, table[:, 1], table[:, 2], table[:, 3], table[:, 4], alone=True)

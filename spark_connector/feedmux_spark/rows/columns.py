@@ -56,7 +56,12 @@ COLUMNS: Final[Mapping[str, Column]] = MappingProxyType({
     "operation": Column(StringType(), True, ("operationType",), "insert, update, replace, delete, drop, …, untouched"),
     "database": Column(StringType(), True, ("ns", "db"), "the database"),
     "collection": Column(StringType(), True, ("ns", "coll"), "the collection; null for events of a whole database"),
-    "document_key": Column(BinaryType(), True, ("documentKey",), "`_id`, and the shard key if there is one, as BSON"),
+    "document_key": Column(
+        BinaryType(),
+        True,
+        ("documentKey",),
+        "`_id`, and the shard key if there is one, as BSON; the same for equal keys",
+    ),
     EVENT: Column(BinaryType(), False, (), "the whole event as MongoDB sent it: BSON, or relaxed extended JSON"),
 })  # fmt: skip
 """The envelope, in its order."""

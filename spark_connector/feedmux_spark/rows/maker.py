@@ -20,6 +20,7 @@ from feedmux_spark.rows import bson_walk, columns
 from feedmux_spark.rows.bson_walk import Buffer, Ints, Mask, Values
 from feedmux_spark.rows.convert import Policy, column, fixed_binary
 from feedmux_spark.rows.errors import InvalidEvents, SchemaRefused, TypeMismatch
+from feedmux_spark.rows.keys import with_equal_bytes
 from feedmux_spark.rows.token_order import cluster_times_and_sort_keys
 
 FAIL: Final = "fail"
@@ -103,7 +104,8 @@ class RowMaker:
         values = found.values[self._paths[field.name]]
         if pa.types.is_struct(field.type):
             return _struct(values, field, strict if field.name == _KEY else policy)
-        return column(values, field, field.name, _LENIENT)
+        array = column(values, field, field.name, _LENIENT)
+        return with_equal_bytes(values, array) if field.name == _KEY else array
 
 
 def documents_batch(documents: bytes, document: StructType, on_type_mismatch: str = FAIL) -> pa.RecordBatch:
