@@ -18,6 +18,7 @@ from feedmux.cli.event_line import event_line
 from feedmux.cli.failure import UsageError, cause_of
 from feedmux.cli.feed_arguments import scope_name
 from feedmux.cli.terminal import Terminal, escaped, flush, plain, reader_has_gone, say, utc_time
+from feedmux.cli.typed_json import shown
 from feedmux.feeds import Feed, Format
 from feedmux.options import SESSION_CODEC
 
@@ -59,7 +60,10 @@ class EventOutput:
     def encode(self, event: feedmux.Event) -> bytes:
         """Return one event as a line or as a BSON document."""
         if self.for_people:
-            document = bson.decode(event.raw, _ANY_TEXT)
+            try:
+                document = bson.decode(event.raw, _ANY_TEXT)
+            except bson.errors.InvalidBSON:  # a value that MongoDB takes, and pymongo does not
+                document = shown(event.raw)
             return event_line(self._terminal, document, one_collection=self.one_collection).encode() + b"\n"
         return (escaped(event.raw) if self._for_a_terminal else event.raw) + self._end
 

@@ -32,6 +32,8 @@ UTF_8 = bson.encode({"a": "xyz"}).replace(b"y", b"\xff")
 """A text that is not UTF-8."""
 TWICE = b"\x13\x00\x00\x00\x10a\x00\x01\x00\x00\x00\x10a\x00\x02\x00\x00\x00\x00"
 SYMBOL = b"\x0e\x00\x00\x00\x0ea\x00\x02\x00\x00\x00s\x00\x00"
+OLD_BINARY = bson.encode({"a": Binary(b"xy", 128)}).replace(b"\x80", b"\2")
+"""Without its second length: MongoDB takes it, and pymongo does not."""
 
 
 class Raw:
@@ -52,7 +54,7 @@ def test_what_is_printed_is_what_is_stored(event: bytes, text: str) -> None:
     assert json.dumps(shown(event), ensure_ascii=False) == text
 
 
-@over("event", [UTF_8, TWICE, SYMBOL, bson.encode({"a": [DatetimeMS(1 << 60), {"b": Int64(1)}]})])
+@over("event", [UTF_8, TWICE, SYMBOL, OLD_BINARY, bson.encode({"a": [DatetimeMS(1 << 60), {"b": Int64(1)}]})])
 def test_a_member_prints_an_event_as_a_session_does(event: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = argparse.Namespace(raw=False, json=False, command_line=None)
     printed = _MemberOutput(arguments).encode(cast(feedmux.Event, Raw(event)))
