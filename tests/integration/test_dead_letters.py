@@ -113,6 +113,12 @@ async def test_a_replay_does_not_count_letters_of_events_that_a_restore_has_lost
             answer = await call(request, metadata=api.metadata, timeout=PATIENCE_S)
             counts.append((answer.chosen, answer.withheld))
     assert counts == [(0, 1), (1, 0), (0, 0), (1, 0), (0, 3), (1, 0)]
+    assert here.server.service.letters is not None
+    letters, epoch = here.server.service.letters.letters, (await here.server.service.store.get("a", name)).epoch
+    letter = await letters.get("a", name, ids[0], with_event=False)
+    assert letter is not None
+    late = [await letters.failed_again("a", name, host, letter, ids[0]) for host in (epoch - 1, epoch)]
+    assert late == [False, True], "what is chosen is not undone by a host of before"
 
 
 async def test_other_tenants_have_nothing_of_it(served: Tenancy, database: Database[Any], name: str) -> None:

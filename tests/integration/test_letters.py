@@ -229,12 +229,12 @@ async def test_the_replay_of_a_key_becomes_one_of_its_letters(letters: Letters) 
     await letters.insert([*own, replace(letter(event(3)), group_key=b"g", stream_key=b"f" * 16)])
     await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
     assert await letters.to_replay("a", "s", here, 5, after=b"") == []
-    await letters.mark("a", "s", here, (), most=1)
+    await letters.mark("a", "s", here, (), epoch=8, most=1)
     await letters.mark_key("a", "s", here, 7, b"g", to_replay=False)
     assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own[0].id]
     await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
     assert await letters.to_replay("a", "s", here, 5, after=b"") == []
-    await letters.mark_letters("a", "s", here, await letters.quarantined("a", "s", to_replay=True))
+    await letters.mark_letters("a", "s", here, 8, await letters.quarantined("a", "s", to_replay=True))
     assert await letters.quarantined("a", "s", to_replay=True) == []
     assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [each.id for each in own]
     assert await letters.to_replay("a", "s", here, 5, after=b"g") == []
@@ -245,7 +245,7 @@ async def test_a_host_that_was_frozen_leaves_the_replays_of_its_successor(letter
     await letters.quarantine("a", "s", 7, [b"g"], 1, NOW_S)
     await letters.insert([own := replace(letter(event(1)), group_key=b"g")])
     await letters.take_over("a", "s", 8)
-    await letters.mark("a", "s", here, (), most=1)
+    await letters.mark("a", "s", here, (), epoch=8, most=1)
     await letters.mark_key("a", "s", here, 7, b"g", to_replay=True)
     assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own.id]
     assert await letters.quarantined("a", "s", to_replay=True) == []
@@ -254,6 +254,20 @@ async def test_a_host_that_was_frozen_leaves_the_replays_of_its_successor(letter
     assert await letters.quarantined("a", "s", to_replay=True) == [b"g"]
     await letters.mark_key("a", "s", here, 8, b"g", to_replay=False)
     assert await letters.quarantined("a", "s", to_replay=True) == []
+
+    async def fails_again(epoch: int) -> tuple[bool, int, int]:
+        stored = await letters.failed_again("a", "s", epoch, replace(own, attempts=epoch), own.id)
+        await letters.failed_in_replay("a", "s", epoch, {own.id: (epoch, 0)})
+        found = await letters.get("a", "s", own.id, with_event=False)
+        assert found is not None
+        return stored, found.attempts, found.failures
+
+    await letters.mark("a", "s", here, (), epoch=8, most=1)
+    assert await fails_again(7) == (False, 5, 0)
+    assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own.id]
+    assert await fails_again(8) == (True, 8, 8)
+    assert await letters.to_replay("a", "s", here, 5, after=b"") == []
+    assert await fails_again(7) == (False, 8, 8)
 
 
 async def test_events_come_back_bit_for_bit(
@@ -287,7 +301,7 @@ async def test_events_come_back_bit_for_bit(
     sizes = database.letters.aggregate([{"$group": {"_id": None, "most": {"$max": {"$bsonSize": "$$ROOT"}}}}])
     assert next(iter(sizes))["most"] < 1.1 * PART_BYTES, "the event loop encodes no more at once"
     later, again = letter(large, now_s=NOW_S + 86_400), letter(large).id
-    assert await letters.failed_again("a", "s", later, again)
+    assert await letters.failed_again("a", "s", 7, later, again)
     kept = database.letters.distinct("expires_at", {"_id.event": again})
     assert [each.timestamp() for each in kept] == [NOW_S + 31 * 86_400], "no part expires before its letter"
     assert await letters.discard("a", "s", [again]) == 1
@@ -316,7 +330,7 @@ async def test_an_event_that_is_set_aside_again_is_kept_as_long_as_a_new_one(
         follows = replace(again, attempts=0, reasons=(), member="")
         assert await stored(follows) == (3, first.reasons, 86_400), "it follows another letter this time"
         assert (await dead.letters.usage("a")).letters == 1
-        await dead.letters.failed_in_replay("a", "s", {first.id: (3, 2), b"gone": (1, 1)})
+        await dead.letters.failed_in_replay("a", "s", 7, {first.id: (3, 2), b"gone": (1, 1)})
         for expected in ((3, 2), (0, 0)):
             found = await dead.letters.get("a", "s", first.id, with_event=False)
             assert found is not None
@@ -377,10 +391,10 @@ async def test_what_mongodb_examines_for_a_call_does_not_grow_with_the_letters(
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
             "replay begins": lambda: letters.mark_key("a", "s", here, 7, b"g", to_replay=True),
             "replay stops": lambda: letters.mark_key("a", "s", here, 7, b"g", to_replay=False),
-            "mark": lambda: letters.mark("a", "s", here, (), most=5),
-            "mark key": lambda: letters.mark("a", "s", here, (), key=of.key, most=5),
-            "mark none": lambda: letters.mark("a", "s", former, (), most=5),
-            "mark none of key": lambda: letters.mark("a", "s", former, (), key=of.key, most=5),
+            "mark": lambda: letters.mark("a", "s", here, (), epoch=8, most=5),
+            "mark key": lambda: letters.mark("a", "s", here, (), epoch=8, key=of.key, most=5),
+            "mark none": lambda: letters.mark("a", "s", former, (), epoch=8, most=5),
+            "mark none of key": lambda: letters.mark("a", "s", former, (), epoch=8, key=of.key, most=5),
             "withheld": lambda: letters.withheld("a", "s", here, (), most=5),
             "all withheld": lambda: letters.withheld("a", "s", former, (), most=5),
             "page": lambda: letters.page("a", "s", of=None, after=None, most=5),

@@ -48,7 +48,7 @@ class DeadLetters:
         if request.key:
             _check_key(request.key)
         after = _after(request.page_token) if request.page_token else None
-        letters, stream_key, _ = await self._readable(tenant, request.name)
+        letters, stream_key, *_ = await self._readable(tenant, request.name)
         most, of = min(request.page_size or PAGE_DEFAULT, PAGE_MAX), None
         if request.key:
             of = OfKey(request.key, stream_key)  # what a key finds among withheld letters would show their keys
@@ -69,7 +69,7 @@ class DeadLetters:
         request = convert.parse(wire.GetDeadLetterRequest, data)
         check_name("name", request.name)
         _check_id("id", request.id)
-        letters, stream_key, _ = await self._readable(tenant, request.name)
+        letters, stream_key, *_ = await self._readable(tenant, request.name)
         letter = await letters.get(tenant, request.name, request.id, with_event=False)
         if letter is not None and letter.stream_key == stream_key:
             await self._charge(tenant, letter.event_bytes)
@@ -94,7 +94,7 @@ class DeadLetters:
                 ids = list(dict.fromkeys(request.ids.ids))
             case "key":
                 _check_key(request.key)
-                _, stream_key, _ = await self._readable(tenant, request.name)
+                _, stream_key, *_ = await self._readable(tenant, request.name)
                 of = OfKey(request.key, stream_key)
                 ids, more = await letters.ids(tenant, request.name, of=of, most=LETTERS_MAX)
             case "all":
@@ -123,9 +123,9 @@ class DeadLetters:
                 _check_key(request.key)
             case None:
                 raise invalid("which", "is required: ids, key, or all")
-        letters, stream_key, forks = await self._readable(tenant, request.name)
+        letters, stream_key, forks, epoch = await self._readable(tenant, request.name)
         of = tenant, request.name, stream_key, forks
-        chosen, more = await letters.mark(*of, ids=ids, key=request.key, most=LETTERS_MAX)
+        chosen, more = await letters.mark(*of, epoch=epoch, ids=ids, key=request.key, most=LETTERS_MAX)
         self._service.admission.charge_items(max(1, chosen, len(ids or ())))
         withheld = 0
         if which != "key":  # what a key finds among withheld letters would show their keys
@@ -143,18 +143,20 @@ class DeadLetters:
             )
         return self._service.letters.letters
 
-    async def _readable(self, tenant: str, name: str) -> tuple[Letters, bytes, Sequence[Fork]]:
-        """The letters, the stream key of those whose content may be shown, empty for none, and the forks of their
-        source. Raises SUBSCRIPTION_NOT_FOUND."""
+    async def _readable(self, tenant: str, name: str) -> tuple[Letters, bytes, Sequence[Fork], int]:
+        """The letters, the stream key of those whose content may be shown, empty for none, the forks of their source,
+        and the epoch of the subscription. Raises SUBSCRIPTION_NOT_FOUND."""
         letters, access = self._letters(), self._service.access
-        content = convert.stored_content((await self._service.store.get(tenant, name)).definition)
+        stored = await self._service.store.get(tenant, name)
+        content = convert.stored_content(stored.definition)
         try:
             key = access.key_of(await access.feed_of(content.feed, tenant), tenant)
         except FeedmuxError as error:
             if error.status in ("UNAVAILABLE", "RESOURCE_EXHAUSTED"):
                 raise
-            return letters, b"", ()  # the tenant may no longer read the feed
-        return letters, key.digest, self._service.manager.source(key.spec.scope.source).timeline.forks
+            return letters, b"", (), stored.epoch  # the tenant may no longer read the feed
+        forks = self._service.manager.source(key.spec.scope.source).timeline.forks
+        return letters, key.digest, forks, stored.epoch
 
     async def _charge(self, tenant: str, size: int) -> None:
         """Charge a delivery of `size` bytes. Waits if deliveries come too fast. Raises QUOTA_EXCEEDED if waiting a

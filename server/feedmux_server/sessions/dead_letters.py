@@ -213,7 +213,7 @@ class LetterWriter:
         if keys:
             # Before the failure can be seen: a caller who marks letters of the key from then on asks for another try.
             await self._replays.begin(first.key)
-        if not await letters.failed_again(tenant, name, self._letter(first), first.letter):
+        if not await letters.failed_again(tenant, name, self._epoch, self._letter(first), first.letter):
             return 1, not (keys and await self._replays.let_go(first.key))
         if keys:
             await self._replays.stop(first.key)

@@ -125,7 +125,7 @@ class Replays:
         stored = dict(islice(failed.items(), LETTERS_MAX))
         letters = self._letters.letters
         async with letters.writing(self._of[0]):
-            await letters.failed_in_replay(*self._of, stored)
+            await letters.failed_in_replay(*self._of, self._epoch, stored)
         for letter, tries in stored.items():
             if failed.get(letter) == tries:
                 del failed[letter]
@@ -159,7 +159,7 @@ class Replays:
             if self._quarantine:
                 self._keys.update(keys)
             else:  # the group has changed meanwhile, and replays single letters now
-                await letters.mark_letters(*self._of, self._stream_key, keys)
+                await letters.mark_letters(*self._of, self._stream_key, self._epoch, keys)
             self._knows_keys = True
         if not self._has_room(LETTERS_MAX):
             return

@@ -398,9 +398,15 @@ class Letters:
     # the epoch of the group's host, and how many releases of this server were not answered before. So a host that was
     # frozen, and does not know that another one has taken its place, releases no key; and a release that MongoDB
     # carries out late releases none that is quarantined again. A document of the group has the turn of its last host.
+    # A letter has that of the host that was the newest when it was marked, or has failed again: no host before that one
+    # changes it.
 
     def _turn(self, epoch: int) -> Int64:
         return Int64((epoch << _UNANSWERED_BITS) + self._unanswered)
+
+    def _without_successor(self, epoch: int) -> dict[str, Any]:
+        """What letters match that no host after the one with this `epoch` concerns."""
+        return {"$or": [{"turn": None}, {"turn": {"$lt": Int64((epoch + 1) << _UNANSWERED_BITS)}}]}
 
     async def quarantine(
         self, tenant: str, subscription: str, epoch: int, keys: Collection[bytes], new: int, now_s: float
@@ -532,13 +538,14 @@ class Letters:
         stream_key: bytes,
         forks: Sequence[Fork],
         *,
+        epoch: int,
         ids: Sequence[bytes] | None = None,
         key: bytes = b"",
         most: int,
     ) -> tuple[int, bool]:
         """Let letters of a stream key be delivered again: those of `ids`, of a `documentKey`, or all, but none that the
-        forks of its deployment have lost. Returns how many there are that were not marked before, at most `most`, and
-        whether there may be more."""
+        forks of its deployment have lost. `epoch` is the newest of the subscription. Returns how many there are that
+        were not marked before, at most `most`, and whether there may be more."""
         wanted = _of(tenant, subscription, OfKey(key, stream_key) if key else None)
         wanted |= {"stream_key": Binary(stream_key), "state": _SET_ASIDE}
         if lost := _lost(forks):
@@ -546,7 +553,7 @@ class Letters:
         if ids is not None:
             wanted["_id"] = {"$in": [_key(tenant, subscription, each) for each in ids]}
         found = await self._ids(wanted, most + 1)
-        count = await self._set_state({"_id": {"$in": found[:most]}}, _REPLAY) if found else 0
+        count = await self._set_state({"_id": {"$in": found[:most]}}, _REPLAY, epoch) if found else 0
         return count, len(found) > most
 
     async def withheld(
@@ -581,34 +588,45 @@ class Letters:
         done = await self._answer("update", lambda: self._collection.update_one(pin, mark))
         if to_replay and done.matched_count:
             wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "group_key": Binary(key)}
-            await self._set_state(wanted | {"state": _REPLAY}, _SET_ASIDE)
+            await self._set_state(wanted | {"state": _REPLAY}, _SET_ASIDE, epoch)
 
-    async def mark_letters(self, tenant: str, subscription: str, stream_key: bytes, keys: Sequence[bytes]) -> None:
+    async def mark_letters(
+        self, tenant: str, subscription: str, stream_key: bytes, epoch: int, keys: Sequence[bytes]
+    ) -> None:
         """Where keys are to be delivered again (`mark_key`) that are no longer quarantined: let the letters that they
         have now be, each by itself."""
         wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "state": _SET_ASIDE}
         for some in _parted(keys, _LETTERS_AT_ONCE):
-            await self._set_state(wanted | {"group_key": {"$in": [Binary(each) for each in some]}}, _REPLAY)
+            await self._set_state(wanted | {"group_key": {"$in": [Binary(each) for each in some]}}, _REPLAY, epoch)
             pins = {"_id": {"$in": [_pin(tenant, subscription, each) for each in some]}}
             await self._answer("update", partial(self._collection.update_many, pins, {"$unset": {"replay": ""}}))
 
-    async def failed_again(self, tenant: str, subscription: str, letter: DeadLetter, id_: bytes) -> bool:
+    async def failed_again(self, tenant: str, subscription: str, epoch: int, letter: DeadLetter, id_: bytes) -> bool:
         """Store what is known of the deliveries of a letter, which is not delivered again now. Returns whether it is
-        still there."""
+        still there. Without effect, and False, if it is marked or has failed again since the host with this `epoch` has
+        a successor."""
         new = self._document(letter)
         fields = {name: new[name] for name in (*_OF_DELIVERIES, "failed_at", "expires_at", "state")}
         own = _key(tenant, subscription, id_)
         if parts := list(_parts(own, letter.event_bytes)):
-            kept = {"$set": {"expires_at": new["expires_at"]}}
+            kept = {"$max": {"expires_at": new["expires_at"]}}
             await self._answer("update", lambda: self._collection.update_many({"_id": {"$in": parts}}, kept))
-        wanted = {"_id": own}
-        done = await self._answer("update", lambda: self._collection.update_one(wanted, {"$set": fields}))
+        wanted = {"_id": own} | self._without_successor(epoch)
+        change = {"$set": fields, "$max": {"turn": self._turn(epoch)}}
+        done = await self._answer("update", lambda: self._collection.update_one(wanted, change))
         return bool(done.matched_count)
 
-    async def failed_in_replay(self, tenant: str, subscription: str, failures: Mapping[bytes, tuple[int, int]]) -> None:
-        """Store how often letters have failed since they are delivered again, and how often by the loss of a member."""
+    async def failed_in_replay(
+        self, tenant: str, subscription: str, epoch: int, failures: Mapping[bytes, tuple[int, int]]
+    ) -> None:
+        """Store how often letters have failed since they are delivered again, and how often by the loss of a member.
+        Without effect on a letter as `failed_again`."""
+        own, turn = self._without_successor(epoch), {"turn": self._turn(epoch)}
         updates = [
-            UpdateOne({"_id": _key(tenant, subscription, each)}, {"$set": {"failures": failed, "losses": losses}})
+            UpdateOne(
+                {"_id": _key(tenant, subscription, each)} | own,
+                {"$set": {"failures": failed, "losses": losses}, "$max": turn},
+            )
             for each, (failed, losses) in failures.items()
         ]
         if updates:
@@ -640,8 +658,8 @@ class Letters:
 
         return await self._answer("find", find)
 
-    async def _set_state(self, wanted: dict[str, Any], state: str) -> int:
-        change = {"$set": {"state": state}}
+    async def _set_state(self, wanted: dict[str, Any], state: str, epoch: int) -> int:
+        change = {"$set": {"state": state}, "$max": {"turn": self._turn(epoch)}}
         done = await self._answer("update", lambda: self._collection.update_many(wanted, change))
         return int(done.matched_count)
 
