@@ -108,9 +108,11 @@ class RangeReader:
                 self.passed = cut is not taken
                 return cut
             is_complete = until is not None and self.has_reached(until)
-            # An invalidate after the range does not concern it.
-            if isinstance(taken, Ended) and not (is_complete and taken.error.reason is ErrorReason.FEED_INVALIDATED):
-                raise taken.error
+            # What ends the feed after the range does not concern it, unless MongoDB was restored: the next one meets it.
+            if isinstance(taken, Ended):
+                if not is_complete or taken.error.reason is ErrorReason.TIMELINE_FORKED:
+                    raise taken.error
+                return None
             if is_complete or not self.can_receive:
                 return None
             if target is not None and self.has_read(target):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.cached_range import CachedRange
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
@@ -21,6 +22,7 @@ from feedmux_server.ranges import cache as ranges_cache
 from feedmux_server.ranges.cache import PIECE_BYTES_MAX, GivenUp, RangeCache, RangeLimits, Wanted
 from feedmux_server.ranges.reader import RangeReader
 from tests.executed import executed
+from tests.tables import over
 from tests.unit.core.delivery.streams_support import behind, mark, token
 from tests.unit.streams.manager_support import Log, World, world
 from tests.virtual_time import in_virtual_time
@@ -69,6 +71,25 @@ async def test_a_plan_that_has_reached_its_end_fails_if_mongodb_was_restored_mea
         with pytest.raises(FeedmuxError) as caught:
             await cache.plan(key, "a", behind(0), wanted(20, until=10))
         assert caught.value.reason is ErrorReason.TIMELINE_FORKED
+
+
+@over("written", [7, 0])
+@in_virtual_time
+async def test_what_ends_the_feed_after_the_end_of_a_plan_is_met_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Also if the stream has read on while the tenant was throttled."""
+    async with ranges(monkeypatch, quotas=Quotas(events_per_s=5)) as (there, cache, key, log):
+        there.manager.accounts.of("a").rates.deliver(20, 100, monotonic_s())
+        log.write(written)
+        log.complete_time = token(10).cluster_time
+        planning = asyncio.create_task(cache.plan(key, "a", behind(0), wanted(20, until=9)))
+        await asyncio.sleep(1)
+        log.error = FeedmuxError(ErrorReason.PIPELINE_FAILED, "on an event after the range")
+        plan = await planning
+        assert (plan.range.count, plan.range.end.raw, plan.caught_up) == (written, mark(9).raw, True)
+        with pytest.raises(FeedmuxError, match="after the range"):
+            await cache.plan(key, "a", JoinPoint(plan.range.end), wanted(20, until=20))
 
 
 @in_virtual_time
