@@ -68,7 +68,8 @@ class AsyncMember(MemberBase):
     def __init__(
         self, transport: Transport, opening: Opening, options: SessionOptions, on_notice: OnNotice | None
     ) -> None:
-        super().__init__(MemberBuffer(options.window_events, lambda _: None, threading.Lock()), on_notice)
+        lock = threading.RLock()  # a signal handler may settle an event while its thread is inside the buffer
+        super().__init__(MemberBuffer(options.window_events, lambda _: None, lock), on_notice)
         self._transport = transport
         self._opening = opening
         self._options = options

@@ -62,7 +62,7 @@ class SessionBase:
     def __init__(self, buffer: SessionBuffer, on_notice: OnNotice | None) -> None:
         self._buffer = buffer
         self._on_notice = on_notice
-        self._acking = threading.Lock()
+        self._acking = threading.RLock()  # a signal handler may ack while its thread is inside `ack`
         self._got: list[Item] = []
         """The next item, if it has left the queue."""
         self._unsaid: dict[int, Notice] = {}

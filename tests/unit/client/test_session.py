@@ -24,7 +24,8 @@ from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.window import CreditWindow, Grant
 from tests.tables import over
 from tests.unit.client.beside import QUICK, using
-from tests.unit.client.scripted_server import Call, ScriptedServer, batch, joined, opened, play
+from tests.unit.client.scripted_server import Call, ScriptedServer, batch, joined, opened, play, runs
+from tests.unit.client.test_async_member import playing
 
 PACKAGE = Path(feedmux.__file__).parent
 
@@ -262,6 +263,71 @@ async def test_a_closed_session_accepts_no_ack(closes: str) -> None:
     async with ScriptedServer(play(opened(), batch(1, [1, 2, 3]))) as server:
         await using(server, work)
         assert server.calls[0].acked == 1
+
+
+ACKING = """
+import asyncio, signal, sys
+import feedmux
+from feedmux.settlements import Settlements
+
+def signalling(of, name):
+    before = getattr(of, name)
+    def after(*arguments):
+        before(*arguments)
+        if armed:
+            armed.pop()
+            signal.raise_signal(signal.SIGTERM)
+    setattr(of, name, after)
+
+def session():
+    with feedmux.Client(address) as client:
+        session = client.subscription("s").open()
+        one, two = session.next(60), session.next(60)
+        session.close()
+        yield from (lambda: session.ack(one), lambda: session.ack(two))
+
+async def member():
+    async with feedmux.AsyncClient(address) as client, client.subscription("s").join() as member:
+        one, two = await member.next(60), await member.next(60)
+        signal.signal(signal.SIGTERM, lambda *_: two.ack())
+        armed.append(1)
+        one.ack()
+
+_, address, kind = sys.argv
+armed = []
+if kind == "member":
+    signalling(Settlements, "settle")
+    asyncio.run(member())
+else:
+    signalling(feedmux.SessionClosed, "__init__")
+    one, two = session()
+    signal.signal(signal.SIGTERM, lambda *_: two())
+    armed.append(1)
+    try:
+        one()
+    except feedmux.SessionClosed:
+        pass
+assert not armed
+print("acked")
+"""
+
+
+@pytest.mark.parametrize("kind", ["session", "member"])
+async def test_a_signal_handler_acks_where_it_interrupts_an_ack(kind: str) -> None:
+    """Of an asynchronous member, and of a session that is closed: its ack calls no other Python code."""
+    script = playing(runs(1, [1], [2])) if kind == "member" else play(opened(), batch(1, [1, 2]))
+    async with ScriptedServer(script) as server, asyncio.timeout(60):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", ACKING, server.address, kind, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None
+            assert (await process.stdout.read()).strip() == b"acked"
+            assert await process.wait() == 0
+            assert kind == "session" or server.calls[0].settled == {1, 2}
+        finally:
+            if process.returncode is None:
+                process.kill()
 
 
 async def test_close_within_the_loop_ends_it() -> None:
