@@ -39,7 +39,7 @@ from feedmux_server.dependencies import (
     redis_files,
 )
 from feedmux_server.rpc.auth import ANONYMOUS
-from feedmux_server.rpc.convert import feed_parts, is_definition, stored_content
+from feedmux_server.rpc.convert import feed_parts, is_definition, served_content
 from feedmux_server.source.checks import SourceExamination, unsuitable_option, why_unreadable
 from feedmux_server.source.dead_letters import CHECK
 from feedmux_server.source.deployment import Source, SourceConfig
@@ -231,10 +231,14 @@ async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> lis
 
 
 def _pipeline(check: str, tenant: str, stored: StoredSubscription, *, bounded: bool) -> Iterator[CheckResult]:
-    """Check whether the server accepts the stored pipeline, and whether it gives the same events as in earlier
-    versions."""
+    """Check whether the server knows all that is stored and accepts the pipeline, and whether that gives the same
+    events as in earlier versions."""
     subscription = f"subscription {stored.name} of tenant {tenant}"
-    feed = stored_content(stored.definition).feed
+    try:
+        feed = served_content(stored).feed
+    except FeedmuxError as error:
+        yield CheckResult.failed(check, f"{subscription} cannot be opened by this version", error.message)
+        return
     try:
         check_parts(feed_parts(feed, bounded=bounded))
     except FeedmuxError as error:

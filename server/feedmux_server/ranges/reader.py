@@ -108,7 +108,7 @@ class RangeReader:
                 self.passed = cut is not taken
                 return cut
             is_complete = until is not None and self.has_reached(until)
-            # What ends the feed after the range does not concern it, unless MongoDB was restored: the next one meets it.
+            # What ends the feed after the range does not concern it, unless MongoDB was restored.
             if isinstance(taken, Ended):
                 if not is_complete or taken.error.reason is ErrorReason.TIMELINE_FORKED:
                     raise taken.error

@@ -17,6 +17,7 @@ from feedmux_server.core.feeds.names import check_scope
 from feedmux_server.core.positions.resume_token import without_document
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX, check_bounds, check_shape
+from feedmux_server.store.model import StoredSubscription
 from feedmux_server.workers.rendering import CANONICAL, RELAXED
 
 TOKEN_FIELDS_MAX = 8
@@ -25,6 +26,10 @@ HEARTBEAT_DEFAULT_S = 10.0
 MESSAGE_BYTES_DEFAULT = 1024 * 1024
 MESSAGE_BYTES_MIN = 64 * 1024
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+
+POLICIES = {"on_invalidate": feed_pb2.OnInvalidate, "on_history_lost": feed_pb2.OnHistoryLost}
+"""The policies of a subscription, and their values."""
+RETRY_AFTER_S = 1.0
 
 M = TypeVar("M", bound=Message)
 
@@ -215,6 +220,26 @@ def stored_content(definition: bytes) -> subscriptions_pb2.Subscription:
     pipeline = content.feed.pipeline
     if not (pipeline.extended_json or pipeline.bson):
         content.feed.ClearField("pipeline")
+    return content
+
+
+def served_content(stored: StoredSubscription) -> subscriptions_pb2.Subscription:
+    """The content of a definition whose events are to be delivered. Raises STATE_UNAVAILABLE if a newer server has
+    stored something that this one would leave out: it may be what keeps events from the subscriber."""
+    content = stored_content(stored.definition)
+    known = subscriptions_pb2.Subscription.FromString(stored.definition)
+    size = known.ByteSize()
+    known.DiscardUnknownFields()
+    if known.ByteSize() != size or any(
+        getattr(content, name) not in values.values() for name, values in POLICIES.items()
+    ):
+        raise FeedmuxError(
+            ErrorReason.STATE_UNAVAILABLE,
+            f"a newer server has stored options of subscription {stored.name!r} that this server does not know: upgrade"
+            " this server, or create the subscription again at its position, without them (docs/redis.md)",
+            {"redis_error": "NEWER"},
+            retry_after_s=RETRY_AFTER_S,
+        )
     return content
 
 

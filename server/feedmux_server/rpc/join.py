@@ -7,13 +7,14 @@ from functools import partial
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position import copied_of
-from feedmux_server.rpc.convert import stored_content, stored_scope
+from feedmux_server.rpc.convert import served_content, stored_scope
 from feedmux_server.rpc.group_checks import check_group, reconnect_s, retry_policy
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.subscription_lease import open_lease, received, released_on_error
 from feedmux_server.sessions.groups import Group, GroupDefinition, elsewhere
 from feedmux_server.sessions.session import SessionPolicy
 from feedmux_server.store.handle import CommitHandle
+from feedmux_server.store.model import StoredSubscription
 
 
 async def joined_group(service: Service, name: str, tenant: str) -> Group:
@@ -30,7 +31,7 @@ async def joined_group(service: Service, name: str, tenant: str) -> Group:
 
 async def _hosted(service: Service, name: str, tenant: str) -> Group:
     stored = await service.store.get(tenant, name)
-    content = _group_definition(stored.definition)
+    content = _group_definition(stored)
     service.check_origin(stored, tenant)
     try:
         stored, lease = await open_lease(service, tenant, name, instance_id=service.groups.host)
@@ -40,7 +41,7 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
         raise
     async with released_on_error(service, lease):
         service.admission.check_draining()
-        content = _group_definition(stored.definition)
+        content = _group_definition(stored)
         feed = await service.access.feed_of(content.feed, tenant)
         key = service.access.key_of(feed, tenant)
         check_group(
@@ -81,8 +82,8 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
         return group
 
 
-def _group_definition(definition: bytes) -> subscriptions_pb2.Subscription:
-    content = stored_content(definition)
+def _group_definition(stored: StoredSubscription) -> subscriptions_pb2.Subscription:
+    content = served_content(stored)
     if not content.HasField("group"):
         raise FeedmuxError(
             ErrorReason.GROUP_MISMATCH,

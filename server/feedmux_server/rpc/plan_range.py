@@ -101,7 +101,7 @@ class PlanRange:
         check_name("subscription", request.subscription)
         stored, lease = await open_alone(service, tenant, request.subscription, instance_id=request.instance_id)
         async with released_on_error(service, lease):
-            content = convert.stored_content(stored.definition)
+            content = convert.served_content(stored)
             feed = await service.access.feed_of(content.feed, tenant)
             key = service.access.key_of(feed, tenant)
             # Check before `processed` is stored: it may have been processed under another feed.

@@ -148,7 +148,7 @@ class ReadRange:
             case "subscription":
                 check_name("subscription", request.subscription)
                 stored = await self._service.store.get(tenant, request.subscription)
-                content = convert.stored_content(stored.definition)
+                content = convert.served_content(stored)
                 return await self._service.access.feed_of(content.feed, tenant)
         raise FeedmuxError(
             ErrorReason.MESSAGE_INVALID, "a range needs a subscription name or a feed", {"field": "target"}

@@ -211,7 +211,7 @@ class Subscribe:
             return await self._at_stored(request, tenant, stored, lease)
 
     async def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
-        content = convert.stored_content(stored.definition)
+        content = convert.served_content(stored)
         feed = await self._service.access.feed_of(content.feed, tenant)
         key = self._service.access.key_of(feed, tenant)
         starts = self._service.starts(key, tenant)

@@ -194,7 +194,7 @@ class Subscriptions:
         if request.to.WhichOneof("at") is None:
             raise invalid("to", "is required")
         stored = await self._service.store.get(tenant, request.name)
-        content = convert.stored_content(stored.definition)
+        content = convert.served_content(stored)
         key = self._service.access.key_of(await self._service.access.feed_of(content.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.to), tenant, key, stored.position)
         check_group(content, key, is_copying=place.copied is not None, has_letters=self._service.letters is not None)
@@ -331,7 +331,7 @@ def _masked(request: subscriptions_pb2.UpdateSubscriptionRequest) -> frozenset[s
 
 
 def _check_policies(subscription: subscriptions_pb2.Subscription) -> None:
-    for name, known in (("on_invalidate", feed_pb2.OnInvalidate), ("on_history_lost", feed_pb2.OnHistoryLost)):
+    for name, known in convert.POLICIES.items():
         if getattr(subscription, name) not in known.values():
             raise invalid(name, "has an unknown value")
 

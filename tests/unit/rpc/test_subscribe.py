@@ -14,9 +14,11 @@ from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.rpc.plan_range import PlanRange
+from feedmux_server.rpc.read_range import ReadRange
 from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX, LATER_BYTES_MAX, _listen
 from feedmux_server.sessions.session import HALF_CLOSED_S
-from tests.unit.rpc.service_support import INLINE, Served, Stream, refused, served
+from tests.tables import over
+from tests.unit.rpc.service_support import INLINE, Served, Stream, refused, rejected, served
 from tests.virtual_time import in_virtual_time
 
 DURABLE: dict[str, Any] = {"subscription": "orders"}
@@ -51,6 +53,36 @@ async def test_what_open_may_not_say(fields: dict[str, Any], field: str | None) 
         assert (error.status, error.field) == ("INVALID_ARGUMENT", field)
         assert owner(there) == b""
         assert (there.service.manager.cursors, len(there.service.sessions)) == (0, 0)
+
+
+NEWER_FIELD = b"\xc2\x3e\x01x"
+
+
+@over("newer", [NEWER_FIELD, b"\x12\x04" + NEWER_FIELD, b"\x18\x63", b"\x20\x63"])
+@in_virtual_time
+async def test_what_a_newer_server_has_stored_and_this_one_does_not_know_is_not_left_out(newer: bytes) -> None:
+    """A field of the subscription, or of its feed; a value of a policy."""
+    async with served() as there:
+        before = await there.create("orders")
+        store = there.service.store
+        stored = await store.get("default", "orders")
+        await store.update(
+            "default", "orders", definition=stored.definition + newer, etag="new", expected_etag=stored.etag
+        )
+        plan = wire.PlanRangeRequest(subscription="orders", instance_id="i", events_max=1, bytes_max=1)
+        read = wire.ReadRangeRequest(subscription="orders", after=before.position, until=before.position)
+        errors = [
+            await Stream(there, **DURABLE).error(),
+            await refused(PlanRange(there.service), plan),
+            await refused(ReadRange(there.service), read),
+            await rejected(there.seek("orders", latest={})),
+        ]
+        assert [(each.reason, each.metadata.get("redis_error")) for each in errors] == [
+            ("STATE_UNAVAILABLE", "NEWER")
+        ] * 4
+        assert owner(there) == b""
+        await there.update("orders", "on_invalidate", "on_history_lost", etag="new")
+        assert (NEWER_FIELD in (await store.get("default", "orders")).definition) is (NEWER_FIELD in newer)
 
 
 @in_virtual_time
