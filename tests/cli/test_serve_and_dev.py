@@ -52,7 +52,8 @@ def test_it_drains_and_logs_json_when_piped(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, number: signal.Signals
 ) -> None:
     config = write_config(tmp_path, sources={"main": {"uri": mongo.uri}}, redis={"url": redis_server.url})
-    with start("serve", "--config", config, "--insecure-no-auth") as server:
+    environment = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "nowhere"}  # the SDK writes a stack when it is imported
+    with start("serve", "--config", config, "--insecure-no-auth", **environment) as server:
         assert server.stderr is not None
         lines = []
         for line in server.stderr:
@@ -60,6 +61,7 @@ def test_it_drains_and_logs_json_when_piped(
             if lines[-1]["message"] == "serving":
                 break
         assert not lines[-1]["address"].endswith(":0")
+        assert len([line for line in lines if "'nowhere'" in line["message"]]) == 1
         server.send_signal(number)
         assert server.wait(60) == 0
         rest = [json.loads(line) for line in server.stderr]
