@@ -53,6 +53,7 @@ from feedmux_server.store.checks import (
 from feedmux_server.store.connection import Client, StartupError, connect
 from feedmux_server.store.model import StoredSubscription
 from feedmux_server.store.redis_url import parse_redis_url
+from feedmux_server.store.replica_checks import examine_replicas
 from feedmux_server.store.schema import check_layout
 from feedmux_server.store.signing_keys import stored_position_keys
 from feedmux_server.store.store import SubscriptionStore
@@ -192,6 +193,11 @@ def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
     return [
         Step("redis.reachable", reachable, "redis", vital=True),
         Step("redis.sentinels", lambda: examine_sentinels(redis), "redis"),
+        Step(
+            "redis.replicas",
+            lambda: examine_replicas(redis, url, key_prefix=prefix, timeout_s=timeout_s),
+            "redis",
+        ),
         Step("redis.layout", layout, "redis"),
         Step("redis.write", lambda: _one(probe(redis, key_prefix=prefix, timeout_s=timeout_s)), "redis"),
         Step("redis.subscriptions", lambda: _subscriptions(redis, config, timeout_s), "redis"),

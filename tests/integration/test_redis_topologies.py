@@ -16,7 +16,7 @@ from redis.asyncio import RedisCluster
 from redis.crc import key_slot
 
 from feedmux_embedded import RedisServer
-from feedmux_server.core.check_result import Level
+from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store import connection
 from feedmux_server.store.checks import (
@@ -31,6 +31,7 @@ from feedmux_server.store.checks import (
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import Client, RedisAccess, StartupError, connect
 from feedmux_server.store.model import CommitRequest, CommitStatus, RestoreRequest
+from feedmux_server.store.replica_checks import examine_replicas
 from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
 from tests.integration.certificates import Authority
@@ -401,6 +402,53 @@ async def is_writable(client: Client) -> bool:
     return False
 
 
+@pytest.mark.parametrize("kind", ["server", "sentinels", "cluster"])
+async def test_what_is_wrong_at_a_replica_is_found_before_a_failover(kind: str, tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        if kind == "cluster":
+            in_cluster = await stack.enter_async_context(cluster())
+            servers, url = in_cluster.servers, in_cluster.url
+
+            async def listed() -> bool:
+                slots = [await ask(each.port, "CLUSTER", "SLOTS") for each in servers]
+                return all(str(servers[-1].port) in str(each) for each in slots)
+
+            await until(listed, every_s=0.1)
+        else:
+            watched = await stack.enter_async_context(sentinels(tmp_path))
+            servers, url = watched.servers, watched.url if kind == "sentinels" else watched.servers[0].url
+        await add_user(servers)
+        replica = servers[-1].port
+
+        async def found(timeout_s: float = PATIENCE_S) -> list[CheckResult]:
+            async with aclosing(connect(url, RedisAccess("feedmux", "secret"))) as client:
+                results = await examine_replicas(client, url, timeout_s=timeout_s)
+            assert all(str(replica) in each.says for each in results)
+            return results
+
+        def levels(of: list[CheckResult]) -> list[tuple[str, Level]]:
+            return [(each.check, each.level) for each in of]
+
+        assert levels(await found()) == [("redis.replicas", Level.OK)]
+        await ask(replica, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        await ask(replica, "CONFIG", "SET", "appendonly", "no")
+        await ask(replica, "ACL", "SETUSER", "feedmux", "-pexpire")
+        wrong = await found()
+        assert levels(wrong) == [
+            ("redis.eviction", Level.FAILED),
+            ("redis.persistence", Level.WARNING),
+            ("redis.replicas", Level.FAILED),
+        ]
+        assert "PEXPIRE" in wrong[-1].says
+        await ask(replica, "ACL", "DELUSER", "feedmux")
+        assert levels(await found()) == [("redis.replicas", Level.FAILED)]
+        servers[-1].pause()
+        try:
+            assert levels(await found(1.0)) == [("redis.replicas", Level.UNKNOWN)]
+        finally:
+            servers[-1].resume()
+
+
 async def test_every_script_runs_with_the_documented_permissions(redis_factory: RedisFactory) -> None:
     """Also where there is no subscription, or a part of one."""
     server = await redis_factory()
@@ -504,6 +552,9 @@ async def test_sentinels_with_tls(tmp_path: Path) -> None:
         await takes_commits(url, access)
         assert fronts.by_port[nodes.servers[0].port].tls_count
         assert any(fronts.by_port[port].tls_count for port in nodes.ports)
+        async with aclosing(connect(url, access)) as client:
+            [found] = await examine_replicas(client, url)
+            assert found.level is Level.OK
 
 
 async def takes_commits(url: str, access: RedisAccess) -> None:

@@ -70,7 +70,7 @@ async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> 
                 " subscriptions cannot be created or changed either; allow INFO with ACL SETUSER … +info",
             )
         ]
-    return [finding for name, info in infos.items() for finding in _judge(name or str(place), info, place.kind)]
+    return [finding for name, info in infos.items() for finding in judge(name or str(place), info, place.kind)]
 
 
 async def _infos(client: Client, *sections: str) -> dict[str, Info] | None:
@@ -91,7 +91,8 @@ async def _infos(client: Client, *sections: str) -> dict[str, Info] | None:
         raise
 
 
-def _judge(place: str, info: Info, kind: Kind) -> Iterator[CheckResult]:
+def judge(place: str, info: Info, kind: Kind) -> Iterator[CheckResult]:
+    """The findings about one server by its INFO."""
     version = str(info.get("redis_version", "0"))
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < OLDEST_VERSION:

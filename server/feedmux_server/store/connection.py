@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import (
+    BlockingConnectionPool,
+    Connection,
+    ConnectionPool,
+    Redis,
+    RedisCluster,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import (
@@ -198,6 +206,15 @@ async def leave_demoted(client: Redis, error: Exception) -> None:
     if code_of(error) in _NO_PRIMARY:
         with suppress(*FAILURES):
             await client.connection_pool.disconnect(inuse_connections=False)
+
+
+def beside(client: Redis, host: str, port: int) -> Redis:
+    """Make a client for another server, with the login and the TLS of `client`."""
+    pool = client.connection_pool
+    options = {name: value for name, value in pool.connection_kwargs.items() if name not in ("connection_pool", "path")}
+    kind = TlsConnection if issubclass(pool.connection_class, SSLConnection) else Connection
+    options |= {"host": host, "port": port}
+    return Redis.from_pool(ConnectionPool(connection_class=kind, max_connections=CONNECTIONS_MAX, **options))
 
 
 def _pool(where: RedisUrl, options: dict[str, Any]) -> Any:
