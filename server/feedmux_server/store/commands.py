@@ -32,6 +32,12 @@ _TRY_AGAIN_S: Final = 0.05
 _LAYOUT_MOVED: Final = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN", "LOADING"})
 
 
+def replicated_s(timeout_s: float, replicas: int | None) -> float:
+    """The time limit of a command that waits for replicas, by that of a round trip: if any replica will do, it is first
+    asked whether there is one."""
+    return timeout_s * (2 if replicas is None else 1)
+
+
 class Commands:
     def __init__(
         self, client: Client, *, timeout_s: float, observer: Observer = NOBODY, trips_max: int = COMMANDS_MAX
@@ -60,12 +66,12 @@ class Commands:
         Returns the answer, and whether the replicas have the change. `mark` is a write without meaning to the same
         slot. It follows `command` on the same connection, because WAIT waits only for the writes of its own connection,
         and a repeated command may have nothing to write although its first try has not reached a replica yet. Raises
-        STATE_UNAVAILABLE.
+        STATE_UNAVAILABLE, after `replicated_s` at the latest.
         """
         attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": 3}
         with self._observer.span("redis pipeline", attributes, client=True):
             try:
-                async with asyncio.timeout(self._timeout_s), self._replicated_trips:
+                async with asyncio.timeout(replicated_s(self._timeout_s, replicas)), self._replicated_trips:
                     return await self._run_replicated(command, mark, replicas)
             except FAILURES as error:
                 await self._note_failure(error)
@@ -92,14 +98,15 @@ class Commands:
     ) -> tuple[Any, bool]:
         """The answer of a node, which may be its failure, and whether enough of its replicas have the change."""
         if replicas is None:
-            [info] = await self._pipeline([("INFO", "replication")], node)
+            async with asyncio.timeout(self._timeout_s):
+                [info] = await self._pipeline([("INFO", "replication")], node)
             if isinstance(info, Exception):
                 raise info
             replicas = min(1, int(info.get("connected_slaves", 0)))
         if not replicas:
             [answer] = await self._pipeline([command], node, asking=asking)
             return answer, True
-        # Half of the time limit, so that an unconfirmed change is answered while the caller still waits.
+        # Half of a round trip's limit, so that an unconfirmed change is answered while the caller still waits.
         wait = ("WAIT", replicas, int(self._timeout_s * 500))
         answer, marked, confirmed = await self._pipeline([command, mark, wait], node, asking=asking)
         if isinstance(answer, AskError) or isinstance(marked, MovedError):

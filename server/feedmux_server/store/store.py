@@ -14,7 +14,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.limits.lease import LeaseRules
 from feedmux_server.store.answers import check, check_replicated, digits, status
-from feedmux_server.store.commands import Argument
+from feedmux_server.store.commands import Argument, replicated_s
 from feedmux_server.store.connection import LEASES_MAX, Client
 from feedmux_server.store.definition_sizes import DefinitionSizes
 from feedmux_server.store.errors import is_of_one_key, state_unavailable
@@ -37,7 +37,7 @@ TOMBSTONE_S: Final = 24 * 3600.0
 
 
 class SubscriptionStore:
-    """Every method raises STATE_UNAVAILABLE if Redis rejects a command or does not answer within `timeout_s`.
+    """Every method raises STATE_UNAVAILABLE if Redis rejects a command or does not answer each within `timeout_s`.
 
     `create`, `update`, `seek` and `delete` also raise it if no replica has confirmed the change in time: a failover
     could undo the change. All four can be repeated, and then wait again; a repeated `delete` raises
@@ -62,7 +62,9 @@ class SubscriptionStore:
         prefix = layout_prefix(key_prefix)
         self._rules = LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)
         self._control_replicas = control_replicas
-        self._scripts = StoreScripts(redis, prefix, timeout_s, observer, readable)
+        self._scripts = StoreScripts(
+            redis, prefix, timeout_s, observer, readable, in_time_s=replicated_s(timeout_s, control_replicas)
+        )
         self.sizes = DefinitionSizes(self._scripts.runner, prefix)
         self.names = NameIndex(self._scripts, self.sizes)
         of_leases = StoreScripts(redis, prefix, timeout_s, observer, readable, LEASES_MAX)

@@ -26,11 +26,13 @@ class StoreScripts:
         observer: Observer,
         readable: Callable[[bytes], bool],
         trips_max: int = COMMANDS_MAX,
+        in_time_s: float | None = None,
     ) -> None:
-        """`readable`: whether a definition can be parsed."""
+        """`readable`: whether a definition can be parsed. `in_time_s`: how long the callers of `in_time` wait, if not
+        `timeout_s`."""
         self.runner = ScriptRunner(redis, timeout_s=timeout_s, observer=observer, trips_max=trips_max)
         self.prefix = prefix
-        self._deadlines = Deadlines(timeout_s)
+        self._deadlines = Deadlines(timeout_s if in_time_s is None else in_time_s)
         self._readable = readable
 
     def key(self, tenant: str, name: str) -> str:

@@ -101,6 +101,17 @@ async def test_updates_that_are_rejected(path: str, fields: Any, reason: str, fi
         assert Subscription.FromString(await call(Subscriptions(there.service).get, get)) == before
 
 
+@in_virtual_time
+async def test_changes_that_wait_for_a_replica_are_made_if_each_answer_of_redis_takes_more_than_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as there:
+        there.redis.replicas = 1
+        monkeypatch.setattr(there.redis, "_way_s", lambda: 0.8)  # in each direction
+        before = await there.create("s")
+        assert (await there.seek("s", latest={})).epoch > before.epoch
+
+
 def test_a_definition_that_is_too_large_says_how_to_make_it_smaller() -> None:
     assert _checked(bytes(DEFINITION_BYTES_MAX))
     with pytest.raises(FeedmuxError, match="fewer bytes in BSON") as caught:
