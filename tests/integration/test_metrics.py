@@ -158,6 +158,18 @@ async def test_without_a_page_nothing_listens(
         assert here.server.metrics_port is None
 
 
+async def test_every_tenant_that_may_be_named_is_named() -> None:
+    """Whatever the SDK's own limit of series."""
+    count = 3_000
+    telemetry = otel_setup.start_telemetry(otel_setup.TelemetryOptions("127.0.0.1:0", tenants_max=count))
+    for number in range(count + 1):
+        telemetry.observer.session(f"t{number}")
+    page = await scrape(telemetry.port)
+    await telemetry.close()
+    opened = {labels["feedmux_tenant"]: value for labels, value in page.samples("feedmux_session_opened_total")}
+    assert opened == {"other": 1, **{f"t{number}": 1 for number in range(count)}}
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_the_page_is_on_all_interfaces_of_either_family(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without opening a port to other machines: which addresses are tried, where IPv6 is there, and where it is not."""

@@ -8,6 +8,7 @@ it neither blocks the event loop nor uses more and more memory. Observed values 
 import asyncio
 import errno
 import socket
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,6 +26,7 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -48,6 +50,8 @@ _SURVEY_TIMEOUT_S: Final = 2.0
 _ALL_INTERFACES: Final = ("0.0.0.0", "::")
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, socket.EAI_ADDRFAMILY, socket.EAI_NONAME)
 _PROBE_EVERY_S: Final = 0.1
+_ALL_SERIES: Final = View(instrument_name="*", aggregation_cardinality_limit=sys.maxsize)
+"""The SDK would make one series of all above 2,000 of a metric. `metrics` and `Labels` bound their number."""
 
 Collect = Callable[[MetricsSnapshot], Awaitable[None]]
 """Fills a snapshot on the event loop."""
@@ -123,7 +127,7 @@ def _start(options: TelemetryOptions) -> Telemetry:
         return telemetry
     tenants = Labels(options.tenants_max)
     # No shutdown at exit: it would wait for a collector without a time limit.
-    meters = MeterProvider(readers, resource, shutdown_on_exit=False)
+    meters = MeterProvider(readers, resource, shutdown_on_exit=False, views=[_ALL_SERIES])
     meter = meters.get_meter(NAME, _version())
     telemetry._endings.append(partial(_end, lambda: meters.shutdown(options.shutdown_s * 1000)))
     tracers: TracerProvider | None = None
