@@ -72,14 +72,13 @@ class Tasks:
     async def __aexit__(self, *raised: Any) -> None:
         await self._group.__aexit__(*raised)
 
-    def keep_running(
-        self, kind: str, work: Callable[[], Work], *, of: str = "", context: Context | None = None
-    ) -> asyncio.Task[None]:
-        """Run `work` until it returns or the task is cancelled, and restart it whenever it fails.
+    def keep_running(self, kind: str, work: Callable[[], Work], *, of: str = "") -> asyncio.Task[None]:
+        """Run `work` until it returns or the task is cancelled, and restart it whenever it fails. The task outlives the
+        call that begins it, and is no part of the call's trace.
 
         `kind` is the metric's attribute and has few values; `of` distinguishes the tasks of one kind by name.
         """
-        return self._begin(kind, self._kept(kind, work), of, context)
+        return self._begin(kind, self._kept(kind, work), of, Context())
 
     def run_once(
         self, kind: str, work: Callable[[], Work], *, of: str = "", context: Context | None = None

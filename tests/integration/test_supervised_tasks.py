@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -74,11 +73,9 @@ async def test_each_task_is_broken_in_turn(
     works: list[Breakable] = []
     keep_running = Tasks.keep_running
 
-    def recorded(
-        tasks: Tasks, kind: str, work: Callable[[], Work], *, of: str = "", context: Context | None = None
-    ) -> asyncio.Task[None]:
+    def recorded(tasks: Tasks, kind: str, work: Callable[[], Work], *, of: str = "") -> asyncio.Task[None]:
         works.append(Breakable(kind, work))
-        return keep_running(tasks, kind, works[-1], of=of, context=context)
+        return keep_running(tasks, kind, works[-1], of=of)
 
     monkeypatch.setattr(Tasks, "keep_running", recorded)
     monkeypatch.setattr(supervision, "RETRY_FIRST_S", 0.001)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextvars import ContextVar
 from itertools import pairwise
 
 import pytest
@@ -54,6 +55,19 @@ async def test_a_task_that_fails_runs_again_and_the_others_go_on(
     lines = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.__dict__["task"] for record in lines] == ["failing-main"] * 3
     assert all(record.exc_info for record in lines)
+
+
+async def test_only_a_task_that_keeps_running_is_no_part_of_the_call_that_begins_it() -> None:
+    call, seen = ContextVar("call", default="none"), list[str]()
+
+    async def note() -> None:
+        seen.append(call.get())
+
+    call.set("a call")
+    async with Tasks() as tasks:
+        await tasks.keep_running("kept", note)
+        await tasks.run_once("once", note)
+    assert seen == ["none", "a call"]
 
 
 @in_virtual_time

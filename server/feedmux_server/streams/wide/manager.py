@@ -76,7 +76,7 @@ class WideStreams:
         self.plan.enter(key, monotonic_s())
         self._follow(group_of(key))
         if self._watching is None:
-            self._watching = self._tasks.keep_running("wide-plan", self._watch, context=contextvars.Context())
+            self._watching = self._tasks.keep_running("wide-plan", self._watch)
 
     def leave(self, key: StreamKey) -> None:
         """Note that the feed has closed."""
