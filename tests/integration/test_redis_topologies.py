@@ -124,6 +124,18 @@ async def test_a_cluster_of_one_node() -> None:
             assert (await examine_clock(client)).level is Level.OK
             assert (await probe(client)).level is Level.OK
             assert await check_eviction(client, url)
+            # Connections that Redis or a proxy has closed are not used.
+            assert isinstance(client, RedisCluster)
+            store = SubscriptionStore(client, lease_s=30.0)
+            await create(store, "t", "a")
+            await asyncio.gather(*(store.get("t", "a") for _ in range(8)))
+            [node] = client.get_primaries()
+            readers = [reader for connection in node._free if (reader := connection._reader)]
+            assert len(readers) >= 8
+            await ask(server.port, "CLIENT", "KILL", "TYPE", "normal")
+            await until(lambda: all(reader.at_eof() for reader in readers))
+            for _ in readers:
+                await store.get("t", "a")
             await ask(server.port, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
             with pytest.raises(FeedmuxError, match="allkeys-lru"):
                 await check_eviction(client, url)

@@ -64,10 +64,10 @@ class WatchedCluster(RedisCluster):
         nodes = [ClusterNode(host, port) for host, port in hosts]
         # Without full coverage, a slot that no node has fails only the calls for its own keys.
         super().__init__(startup_nodes=nodes, require_full_coverage=False, **options)
-        if options.get("ssl"):
-            self.connection_kwargs["connection_class"] = TlsConnection
-            for node in self.nodes_manager.startup_nodes.values():
-                node.connection_class = TlsConnection
+        connection = _ClusterTlsConnection if options.get("ssl") else _ClusterConnection
+        self.connection_kwargs["connection_class"] = connection
+        for node in self.nodes_manager.startup_nodes.values():
+            node.connection_class = connection
 
     async def initialize(self, *arguments: Any, **options: Any) -> RedisCluster:
         if self._initialize:
@@ -118,6 +118,19 @@ class TlsConnection(SSLConnection):
 
 class _SentinelTlsConnection(SentinelManagedConnection, TlsConnection):
     """The same for the primary that sentinels name."""
+
+
+class _ClusterConnection(Connection):
+    """Connects again before use if the node has closed it: the nodes of a cluster do not look, unlike other pools."""
+
+    def should_reconnect(self) -> bool:
+        reader = self._reader
+        closed = reader is not None and (reader.at_eof() or reader.exception() is not None)
+        return closed or bool(super().should_reconnect())  # type: ignore[no-untyped-call]
+
+
+class _ClusterTlsConnection(_ClusterConnection, TlsConnection):
+    """The same with TLS."""
 
 
 def _version_of(path: str) -> tuple[int, int] | None:
