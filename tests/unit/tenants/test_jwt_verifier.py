@@ -12,6 +12,8 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from feedmux_server.tenants.jwt_verifier import SKEW_S, JwtRules, JwtVerifier, looks_like_jwt
@@ -58,10 +60,10 @@ def part(content: dict[str, Any]) -> bytes:
     return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=")
 
 
-def forged(algorithm: str, sign: Callable[[bytes], bytes]) -> str:
+def forged(algorithm: str, sign: Callable[[bytes], bytes], **header: Any) -> str:
     """A token that no library would make."""
     claims = {"iss": RULES.issuer, "aud": RULES.audience, "tenant": "a", "exp": int(time.time()) + 3600}
-    signed = part({"alg": algorithm, "typ": "JWT", "kid": "rsa"}) + b"." + part(claims)
+    signed = part({"alg": algorithm, "typ": "JWT", "kid": "rsa", **header}) + b"." + part(claims)
     return (signed + b"." + base64.urlsafe_b64encode(sign(signed)).rstrip(b"=")).decode()
 
 
@@ -69,10 +71,15 @@ def hmac_of(key: bytes) -> Callable[[bytes], bytes]:
     return lambda signed: hmac.new(key, signed, hashlib.sha256).digest()
 
 
+def signed_by_rsa(signed: bytes) -> bytes:
+    return RSA.sign(signed, PKCS1v15(), SHA256())
+
+
 @pytest.mark.parametrize(
     ("made", "credential"),
     [
         (lambda: token(), "of rsa"),
+        (lambda: forged("RS256", signed_by_rsa), "of rsa"),
         (lambda: token(ELLIPTIC, "ES256", "elliptic"), "of elliptic"),
         (lambda: token(aud=["other", "feedmux"]), "of rsa"),
         (lambda: token(exp=time.time() - SKEW_S / 2), "of rsa"),
@@ -145,6 +152,8 @@ async def test_keys_that_share_an_id_and_tokens_that_name_none(made: Any, creden
         (lambda: forged("None", lambda _: b""), "JWT with an algorithm that is not allowed"),
         (lambda: forged("HS256", hmac_of(PUBLIC_PEM)), "JWT with an algorithm that is not allowed"),
         (lambda: forged("RS256", hmac_of(PUBLIC_PEM)), "JWT with a wrong signature"),
+        # Extensions without which a token must not be understood (RFC 7515, 4.1.11).
+        (lambda: forged("RS256", signed_by_rsa, crit=["http://bound"], **{"http://bound": 1}), "malformed JWT"),
     ],
 )
 async def test_tokens_that_are_rejected(made: Any, cause: str) -> None:
