@@ -16,7 +16,8 @@ ISSUER, AUDIENCE = "https://login.example.com/", "feedmux"
 
 
 class SigningPair:
-    """A private key, and what the issuer publishes of it."""
+    """A private key, and what the issuer publishes of it. With an empty `kid`, neither the key nor its tokens have an
+    id."""
 
     def __init__(self, kid: str, algorithm: str = "RS256") -> None:
         self.kid, self.algorithm = kid, algorithm
@@ -27,13 +28,14 @@ class SigningPair:
         else:
             self.private = rsa.generate_private_key(65537, 2048)
             public = RSAAlgorithm.to_jwk(self.private.public_key(), as_dict=True)
-        self.jwk: dict[str, Any] = {**public, "kid": kid, "alg": algorithm, "use": "sig"}
+        self._id = {"kid": kid} if kid else {}
+        self.jwk: dict[str, Any] = {**public, **self._id, "alg": algorithm, "use": "sig"}
 
     def token(self, **claims: Any) -> str:
         """A token for tenant `a`, good for an hour, with `claims` instead."""
         now_s = int(time.time())
         content = {"iss": ISSUER, "aud": AUDIENCE, "tenant": "a", "iat": now_s, "exp": now_s + 3600, **claims}
-        return jwt.encode(content, self.private, self.algorithm, headers={"kid": self.kid})
+        return jwt.encode(content, self.private, self.algorithm, headers=self._id)
 
 
 def jwks(*keys: SigningPair) -> str:

@@ -131,6 +131,13 @@ async def test_keys_by_url(
             web.body = jwks(SECOND)
             assert await site.accepts(SECOND.token())
             assert await site.refuses(FIRST.token())
+            # Also if nothing in the token shows that the issuer has another key.
+            for kid, algorithm in ((SECOND.kid, "RS256"), (SECOND.kid, "ES256"), ("", "RS256"), ("", "RS256")):
+                another = SigningPair(kid, algorithm)
+                web.body = jwks(another)
+                assert await site.accepts(another.token())
+            web.body = jwks(SECOND)
+            assert await site.accepts(SECOND.token())
             web.body = None
             assert await site.refuses(FIRST.token())
             assert await site.accepts(SECOND.token())

@@ -1,7 +1,7 @@
 """The public keys of a JWT issuer: read from a file or URL, kept in memory, and replaced as a whole.
 
 Invariants: the event loop never waits for the source itself; keys that were read stay in force until others have been
-read; unknown key ids cause a URL to be read again at most every `MISS_REFRESH_S`, whoever sends them; few calls wait.
+read; unknown keys cause a URL to be read again at most every `MISS_REFRESH_S`, whoever sends them; few calls wait.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
@@ -65,9 +65,11 @@ class SigningKey:
 class Keys(Protocol):
     """Where `JwtVerifier` looks keys up."""
 
-    async def find(self, kid: str | None) -> Sequence[SigningKey]:
+    async def find(self, kid: str | None, tried: Collection[str] = ()) -> Sequence[SigningKey]:
         """The keys with this id, which need not be unique (RFC 7517, section 4.5); all keys for a token that names
-        none. Raises QUOTA_EXCEEDED if too many calls already wait for the keys."""
+        none. Without those of the fingerprints `tried`, which did not sign the token: an issuer may have replaced a
+        key that has no id, or by one with the same id. Raises QUOTA_EXCEEDED if too many calls already wait for the
+        keys."""
 
     def knows(self, fingerprint: str) -> bool: ...
 
@@ -151,7 +153,7 @@ class Jwks:
     """The keys of one source."""
 
     def __init__(self, read: Callable[[], bytes], where: str, *, miss_refresh_s: float | None = MISS_REFRESH_S) -> None:
-        """`miss_refresh_s` None: an unknown id does not cause the source to be read again."""
+        """`miss_refresh_s` None: an unknown key does not cause the source to be read again."""
         self._read = read
         self._where = where
         self._miss_refresh_s = miss_refresh_s
@@ -166,12 +168,12 @@ class Jwks:
         """Read the source now, blocking: for the start. Raises JwksUnusable."""
         self._take(parse_jwks(self._read()))
 
-    async def find(self, kid: str | None) -> Sequence[SigningKey]:
-        found = self._look_up(kid)
+    async def find(self, kid: str | None, tried: Collection[str] = ()) -> Sequence[SigningKey]:
+        found = self._look_up(kid, tried)
         if not found and self._miss_refresh_s is not None:
             if self._reading is not None or time.monotonic() - self._read_at_s >= self._miss_refresh_s:
                 await self._wait()
-            found = self._look_up(kid)
+            found = self._look_up(kid, tried)
         return found
 
     def knows(self, fingerprint: str) -> bool:
@@ -206,11 +208,10 @@ class Jwks:
             await self.refresh()
             await asyncio.sleep(every_s)
 
-    def _look_up(self, kid: str | None) -> Sequence[SigningKey]:
-        if kid is None:
-            return [key for keys in self._keys.values() for key in keys]
+    def _look_up(self, kid: str | None, tried: Collection[str]) -> Sequence[SigningKey]:
         # In a set whose keys have no ids, any may be the one that a token names.
-        return self._keys[""] if self._keys.keys() == {""} else self._keys.get(kid, ())
+        named = self._keys.values() if kid is None or self._keys.keys() == {""} else [self._keys.get(kid, ())]
+        return [key for keys in named for key in keys if key.fingerprint not in tried]
 
     def _done(self, _: asyncio.Task[bool]) -> None:
         self._reading = None

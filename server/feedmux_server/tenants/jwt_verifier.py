@@ -4,6 +4,7 @@ A token's own header decides only which known key is tried: the token's algorith
 so neither `none` nor an HMAC made with a public key is accepted.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,10 @@ _CAUSES: Final = (
     (jwt.MissingRequiredClaimError, "JWT without a claim that is required"),
     (jwt.InvalidSignatureError, "JWT with a wrong signature"),
 )
+
+
+class _OtherKey(Unauthenticated):
+    """None of the keys signed the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +65,37 @@ class JwtVerifier:
         keys = await self._keys.find(kid)
         if not keys:
             raise Unauthenticated("JWT of an unknown key")
+        try:
+            key, claims, expires_s = self._verified(token, algorithm, keys)
+        except _OtherKey as error:
+            newer = await self._keys.find(kid, {each.fingerprint for each in keys})
+            if not newer:
+                raise Unauthenticated(error.cause) from None
+            key, claims, expires_s = self._verified(token, algorithm, newer)
+        tenant = claims.get(rules.tenant_claim)
+        if not isinstance(tenant, str) or not tenant:
+            raise Unauthenticated("JWT without the tenant's claim")
+        return Identity(tenant, CredentialKind.JWT, key.fingerprint, expires_s)
+
+    def _verified(
+        self, token: str, algorithm: str, keys: Sequence[SigningKey]
+    ) -> tuple[SigningKey, dict[str, Any], float]:
+        """The key that signed the token, its claims, and when it expires. Raises Unauthenticated."""
         kind = _kind_for(algorithm)
         fitting = [key for key in keys if key.kind == kind and key.algorithm in ("", algorithm)]
         if not fitting:
-            raise Unauthenticated("JWT with an algorithm that its key is not for")
+            raise _OtherKey("JWT with an algorithm that its key is not for")
         if len(fitting) > _KEYS_TRIED_MAX:
             raise Unauthenticated("JWT that names none of many keys")
         for key in fitting:
             try:
                 claims = self._claims(token, key, algorithm)
-                expires_s = float(claims["exp"]) + SKEW_S
-                break
+                return key, claims, float(claims["exp"]) + SKEW_S
             except (jwt.InvalidSignatureError, jwt.InvalidKeyError) as error:
                 failure: Exception = error
             except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
                 raise Unauthenticated(_cause(error)) from None
-        else:
-            raise Unauthenticated(_cause(failure))
-        tenant = claims.get(rules.tenant_claim)
-        if not isinstance(tenant, str) or not tenant:
-            raise Unauthenticated("JWT without the tenant's claim")
-        return Identity(tenant, CredentialKind.JWT, key.fingerprint, expires_s)
+        raise _OtherKey(_cause(failure))
 
     def _claims(self, token: str, key: SigningKey, algorithm: str) -> dict[str, Any]:
         claims: dict[str, Any] = jwt.decode(

@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,11 +35,11 @@ class Keys:
             "elliptic": (ELLIPTIC, "EC", "ES256"),
         }
 
-    async def find(self, kid: str | None) -> Any:
+    async def find(self, kid: str | None, tried: Collection[str] = ()) -> Any:
         return [
             SimpleNamespace(public=private.public_key(), kind=kind, algorithm=algorithm, fingerprint=f"of {name}")
             for name, (private, kind, algorithm) in self.known.items()
-            if kid is None or name.partition(" ")[0] == kid
+            if (kid is None or name.partition(" ")[0] == kid) and f"of {name}" not in tried
         ]
 
     def knows(self, fingerprint: str) -> bool:
