@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import socket
 import sys
 import warnings
 from pathlib import Path
@@ -15,6 +16,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from feedmux_embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.server import Config
+from feedmux_server.rpc.health import Health
+from feedmux_server.rpc.server import HealthServer, PortInUse
 from tests.documents import Documents
 from tests.integration.servers import Here, settings
 from tests.integration.wire import Api
@@ -65,6 +68,25 @@ async def test_no_authentication_must_be_asked_for(mongo: ReplicaSet, redis_serv
 
 
 # --- What runs.
+
+
+@pytest.mark.parametrize(
+    ("taken", "asked"), [("127.0.0.1", "localhost"), ("::1", "localhost"), ("::", "0.0.0.0"), ("unix", "unix")]
+)
+async def test_an_address_of_which_another_program_has_a_part(taken: str, asked: str, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket({"127": socket.AF_INET, "uni": socket.AF_UNIX}.get(taken[:3], socket.AF_INET6)) as other:
+        if other.family == socket.AF_INET6:
+            other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        other.bind(str(path) if taken == "unix" else (taken, 0))
+        address = f"unix:{path}" if asked == "unix" else f"{asked}:{other.getsockname()[1]}"
+        other.listen()
+        with pytest.raises(PortInUse):
+            await HealthServer(Health()).start(address)
+    # What a program leaves that was killed is no other program.
+    server = HealthServer(Health())
+    await server.start(address)
+    await server.stop()
 
 
 async def test_reflection(here: Here) -> None:

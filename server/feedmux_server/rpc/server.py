@@ -1,8 +1,12 @@
 """The gRPC servers for data, operator and health: how they begin to listen, and how they end."""
 
 import asyncio
+import errno
 import logging
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -15,6 +19,12 @@ from feedmux_server.rpc.tls import Tls
 from feedmux_server.rpc.transport import Transport
 
 log = logging.getLogger(__name__)
+
+_OF_BOTH_FAMILIES: Final = {
+    **dict.fromkeys(("0.0.0.0", "::"), ("0.0.0.0", "::")),
+    "localhost": ("127.0.0.1", "::1"),
+}
+"""What gRPC makes of these hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +137,41 @@ def _grpc_server(transport: Transport) -> grpc.aio.Server:
 def _listen(
     server: grpc.aio.Server, address: str, tls: Tls | None, name: str, *, client_certificate: bool = False
 ) -> int:
+    if _is_in_use(address):
+        raise PortInUse(address, name)
     try:
         if tls is not None:
             return server.add_secure_port(address, tls.credentials(client_certificate=client_certificate))
         return server.add_insecure_port(address)
     except RuntimeError:
         raise PortInUse(address, name) from None
+
+
+def _is_in_use(address: str) -> bool:
+    """Whether another program listens there, by IPv4 or IPv6. gRPC would listen on what is left of a name's addresses,
+    and take a Unix socket from the program that listens on it."""
+    if address.startswith("unix:"):
+        with socket.socket(socket.AF_UNIX) as sock, suppress(OSError):
+            sock.setblocking(False)
+            return sock.connect_ex(address.removeprefix("unix:").removeprefix("//")) in (0, errno.EAGAIN)
+        return False
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]").lower()
+    for each in _OF_BOTH_FAMILIES.get(host, (host,)):
+        with suppress(OSError):
+            found = socket.getaddrinfo(each, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            if any(_is_taken(family, place) for family, *_, place in found):
+                return True
+    return False
+
+
+def _is_taken(family: int, place: Any) -> bool:
+    try:
+        with socket.socket(family) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(place)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
