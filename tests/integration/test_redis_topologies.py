@@ -177,13 +177,14 @@ async def test_a_cluster_node_fails_over_while_commits_flow(fault: str) -> None:
         await commits_through_failover(client, nodes, fault)
 
 
-@pytest.mark.parametrize("control_replicas", [None, 0])
+@pytest.mark.parametrize(("control_replicas", "endpoints"), [(None, "ip"), (0, "ip"), (None, "unknown-endpoint")])
 async def test_every_call_works_while_a_slot_moves(
-    control_replicas: int | None, caplog: pytest.LogCaptureFixture
+    control_replicas: int | None, endpoints: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The keys of the slot are at both nodes, or at the new one; the layout still names the old one. The slot of the
     last key has moved, and is being moved on."""
-    async with cluster() as nodes, aclosing(connect(nodes.url)) as client:
+    config = {"cluster-preferred-endpoint-type": endpoints}
+    async with cluster(config=config) as nodes, aclosing(connect(nodes.url)) as client:
         # The first primary has a replica.
         store = SubscriptionStore(client, lease_s=30.0, timeout_s=PATIENCE_S, control_replicas=control_replicas)
         names = [name for name in (f"s{number}" for number in range(500)) if _slot(name) < 5461][:4]
@@ -209,6 +210,8 @@ async def test_every_call_works_while_a_slot_moves(
             await store.seek("t", name, position=to.position, cluster_time=to.cluster_time, order=to.order)
             await store.update("t", name, definition=b"x", etag="x", expected_etag=stored.etag)
         assert [each.name for each in (await store.list("t", page_size=9))[0]] == sorted(names)
+        assert isinstance(client, RedisCluster)
+        assert {node.host for node in client.get_nodes()} == {"127.0.0.1"}
         for name in names:
             await store.delete("t", name)
         assert not [each for each in caplog.records if each.name.startswith("feedmux")]

@@ -154,6 +154,9 @@ class Commands:
                 return list(await pipeline.execute(raise_on_error=False))
             assert isinstance(pipeline, ClusterPipeline)
             received = await pipeline.execute(raise_on_error=False, allow_redirections=False)
+        for answer in received:
+            if isinstance(answer, AskError):
+                answer.host = answer.host or client.default_host
         return [answer for command, answer in zip(sent, received, strict=True) if command is not _ASKING]
 
     async def _follow(self, cluster: WatchedCluster, commands: Sequence[Command], answers: list[Any]) -> None:

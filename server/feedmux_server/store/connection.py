@@ -60,10 +60,18 @@ class WatchedCluster(RedisCluster):
 
     def __init__(self, hosts: Sequence[tuple[str, int]], **options: Any) -> None:
         self._hosts = hosts
+        self.default_host = hosts[0][0]
+        """That of nodes which do not know by which host they are reached, and name only their port
+        (cluster-preferred-endpoint-type unknown-endpoint)."""
         self._layout_read: asyncio.Task[None] | None = None
         nodes = [ClusterNode(host, port) for host, port in hosts]
         # Without full coverage, a slot that no node has fails only the calls for its own keys.
-        super().__init__(startup_nodes=nodes, require_full_coverage=False, **options)
+        super().__init__(
+            startup_nodes=nodes,
+            require_full_coverage=False,
+            address_remap=lambda address: (address[0] or self.default_host, address[1]),
+            **options,
+        )
         connection = _ClusterTlsConnection if options.get("ssl") else _ClusterConnection
         self.connection_kwargs["connection_class"] = connection
         for node in self.nodes_manager.startup_nodes.values():
