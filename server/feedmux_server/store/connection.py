@@ -298,9 +298,13 @@ class _Sentinels(Sentinel):
                 each.connection_pool.connection_class = TlsConnection
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
-        """The primary, from the first sentinel that knows one. Raises MasterNotFoundError."""
+        """The primary that most of the sentinels name. If no majority answers in time, the one that has the newest
+        configuration, and most of the votes. Raises MasterNotFoundError.
+
+        A sentinel that was cut off, or has lost its configuration, may name a former primary that still runs."""
         asked = {asyncio.create_task(self._ask(each), name="redis-sentinel") for each in self.sentinels}
         failure: Exception | None = None
+        named: dict[tuple[str, int], list[int]] = {}
         try:
             for answered in asyncio.as_completed(asked):
                 try:
@@ -309,11 +313,17 @@ class _Sentinels(Sentinel):
                     failure = error
                     continue
                 if state and self.check_master_state(state, service_name):
-                    return str(state["ip"]), int(state["port"])
+                    primary = str(state["ip"]), int(state["port"])
+                    epochs = named.setdefault(primary, [])
+                    epochs.append(int(state.get("config-epoch", 0)))
+                    if len(epochs) > len(self.sentinels) / 2:
+                        return primary
         finally:
             for each in asked:
                 each.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
+        if named:
+            return max(named, key=lambda primary: (max(named[primary]), len(named[primary])))
         raise MasterNotFoundError(f"no sentinel knows a primary {service_name!r}") from failure
 
     async def _ask(self, sentinel: Redis) -> Any:

@@ -1,14 +1,17 @@
 """The client of Redis: its login, its TLS, and what of it can be configured."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis, UnixDomainSocketConnection
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from feedmux_server.store.connection import (
     CONNECTIONS_MAX,
+    SENTINEL_TIMEOUT_S,
     RedisAccess,
     StartupError,
     TlsConnection,
@@ -17,6 +20,8 @@ from feedmux_server.store.connection import (
     connect,
     leave_demoted,
 )
+from tests.tables import over
+from tests.virtual_time import in_virtual_time
 
 CERTIFICATE = "a certificate"
 
@@ -131,3 +136,59 @@ def test_a_login_at_sentinels_without_sentinels_is_refused(url: str, access: Red
     with pytest.raises(StartupError, match=r"names no sentinels: write redis\+sentinel://") as caught:
         connect(url, access)
     assert "secret" not in str(caught.value)
+
+
+class FakeSentinel:
+    """Answers after a time that a sentinel of the primary `name` with this epoch names it; never, if that is None."""
+
+    def __init__(self, after_s: float | None, name: str = "", epoch: int = 0, **flags: bool) -> None:
+        self._after_s = after_s
+        state = {"is_master": True, "is_sdown": False, "is_odown": False, "num-other-sentinels": 2, **flags}
+        self._masters = {"primary": {"ip": name, "port": 6379, "config-epoch": epoch, **state}} if name else {}
+
+    async def sentinel_masters(self) -> dict[str, Any]:
+        await asyncio.sleep(3600 if self._after_s is None else self._after_s)
+        return self._masters
+
+
+SENTINELS: dict[str, tuple[list[FakeSentinel], str, float]] = {
+    "agree": ([FakeSentinel(0.1, "new"), FakeSentinel(0.2, "new"), FakeSentinel(None)], "new", 0.2),
+    "the first one was cut off": (
+        [FakeSentinel(0.1, "old"), FakeSentinel(0.2, "new", 1), FakeSentinel(0.3, "new", 1)],
+        "new",
+        0.3,
+    ),
+    "it has had more failovers than the others": (
+        [FakeSentinel(0.1, "old", 9), FakeSentinel(0.2, "new"), FakeSentinel(0.3, "new")],
+        "new",
+        0.3,
+    ),
+    "the newest configuration": (
+        [FakeSentinel(0.1, "old", 1), FakeSentinel(0.2, "new", 2), FakeSentinel(None)],
+        "new",
+        SENTINEL_TIMEOUT_S,
+    ),
+    "down for one, unknown to one": (
+        [FakeSentinel(0.1, "old", is_sdown=True), FakeSentinel(0.2), FakeSentinel(0.3, "new")],
+        "new",
+        0.3,
+    ),
+    "only one answers": ([FakeSentinel(None), FakeSentinel(0.1, "new"), FakeSentinel(None)], "new", SENTINEL_TIMEOUT_S),
+    "none answers": ([FakeSentinel(None), FakeSentinel(None)], "", SENTINEL_TIMEOUT_S),
+}
+
+
+@over("case", SENTINELS)
+@in_virtual_time
+async def test_which_primary_the_sentinels_name(case: str) -> None:
+    sentinels, primary, after_s = SENTINELS[case]
+    client = connect("redis+sentinel://a,b,c/primary")
+    assert isinstance(client, WatchedPrimary)
+    client._sentinels.sentinels = list[Any](sentinels)
+    began_s = asyncio.get_running_loop().time()
+    if primary:
+        assert await client._sentinels.discover_master("primary") == (primary, 6379)
+    else:
+        with pytest.raises(MasterNotFoundError):
+            await client._sentinels.discover_master("primary")
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(after_s)
