@@ -174,11 +174,20 @@ async def test_a_name_that_is_not_utf_8_ends_no_feed_with_patterns(
     assert await collections("some") == ["team-1"]
     assert await collections("teams-and-all") == ["team-1", "other"]
     inserts = {"$match": {"operationType": "insert"}}
+
+    def begins(path: str) -> dict[str, Any]:
+        return {"$match": {path: {"$regex": "^team-1"}}}
+
     for stages, expected in (
         ([{"$match": {"ns.coll": {"$regex": "^team-"}}}], ["team-1"]),
         ([{"$match": {"ns.coll": {"$not": {"$regex": "^team-"}}}}, inserts], ["other"]),
-        ([{"$match": {"to.coll": {"$regex": "^team-1"}}}], []),
-        ([{"$set": {"n": "$ns"}}, {"$match": {"n.coll": {"$regex": "^team-1"}}}], ["team-1"]),
+        ([begins("to.coll")], []),
+        ([{"$set": {"n": "$ns"}}, begins("n.coll")], ["team-1"]),
+        ([{"$unset": "to"}, {"$set": {"m.m": "$ns"}}, {"$set": {"n": "$m"}}, begins("n.m.coll")], ["team-1"]),
+        # MongoDB takes none of these for a rename of a field, and compares on the event.
+        ([{"$set": {"n": "$$ROOT"}}, begins("n.ns.coll")], ["team-1"]),
+        ([{"$replaceWith": {"_id": "$_id", "n": "$$ROOT"}}, begins("n.ns.coll"), {"$replaceWith": "$n"}], ["team-1"]),
+        ([{"$set": {"n": {"$let": {"vars": {"r": "$$ROOT"}, "in": "$$r.ns"}}}}, begins("n.coll")], ["team-1"]),
     ):
         assert await collections("all", *stages) == expected
 
