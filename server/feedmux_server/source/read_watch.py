@@ -61,7 +61,14 @@ class Read:
     may_take_s: float = 0.0
     """How long the read takes if MongoDB only waits for an event."""
     overran: bool = False
+    took_s: float = 0.0
+    """How long the last read took."""
+    worked_s: float = 0.0
+    """For how long it may have worked without a yield: all of `took_s`, unless the watch saw yields."""
     _scope: asyncio.Timeout | None = None
+    _yielded_s: float = 0.0
+    """When the read may have yielded last."""
+    _checked_s: float = 0.0
     _seen: dict[Any, tuple[int, float]] = field(default_factory=dict)
     """By operation: its number of yields, and since when that number is unchanged."""
 
@@ -71,10 +78,15 @@ class Read:
         self.begin(_OPENS_MAY_TAKE_S)
 
     def begin(self, may_take_s: float) -> None:
-        self.began_s, self.may_take_s = monotonic_s(), may_take_s
+        self.began_s = self._yielded_s = self._checked_s = monotonic_s()
+        self.may_take_s, self.worked_s = may_take_s, 0.0
         self._seen.clear()
 
     def end(self) -> None:
+        if self.began_s:
+            now_s = monotonic_s()
+            self.took_s = now_s - self.began_s
+            self.worked_s = max(self.worked_s, now_s - self._yielded_s)
         self.began_s = 0.0
         self._scope = None
 
@@ -97,15 +109,23 @@ class Read:
         """Return the operation of this read, among `operations` seen now, that has not yielded for too long."""
         seen, allowed_s = self._seen, self.event_time_s * (1.0 if self.cursor_id else OPENS_ARE_SLOWER)
         self._seen = {}
+        has_yielded = bool(seen)
         for each in operations:
             if not self._is_mine(each) or not each.get("active") or each.get("waitingForLock"):
                 continue
             yields, opid = each["numYields"], each["opid"]
             before, since_s = seen.get(opid, (-1, now_s))
-            since_s = since_s if before == yields else now_s
+            if before == yields:
+                has_yielded = False
+            else:
+                since_s = now_s
             self._seen[opid] = (yields, since_s)
             if now_s - since_s >= allowed_s:
                 return each
+        if has_yielded:  # at some time since the last check
+            self.worked_s = max(self.worked_s, now_s - self._yielded_s)
+            self._yielded_s = self._checked_s
+        self._checked_s = now_s
         return None
 
     def _is_mine(self, operation: Operation) -> bool:

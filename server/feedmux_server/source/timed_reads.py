@@ -12,16 +12,17 @@ has chosen neither the policy nor the documents.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
 from pymongo.errors import ExecutionTimeout, PyMongoError
 
-from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.resume_policy import Action
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey, has_stages
+from feedmux_server.source.answers import documents_in
 from feedmux_server.source.cursor import RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.errors import judge
@@ -98,16 +99,21 @@ class TimedReads:
         read = self._read
         if read is None:
             return await self._open_cursor(self.batch_events)
-        read.overran = False
-        self._source.read_watch.add(read)
         try:
-            async with read.scope():
-                cursor = await self._open_cursor(self.batch_events, read.open_in)
+            return await self._open_watched(read, self.batch_events)
         except TimeoutError:
             raise await self._too_slow("to prepare the pipeline", read) from None
         except BaseException:
             self.closed()
             raise
+
+    async def _open_watched(self, read: Read, events: int, *, has_pipeline: bool = True) -> RawChangeStreamCursor:
+        """Raises TimeoutError if the watch stops it."""
+        read.overran = False
+        self._source.read_watch.add(read)
+        try:
+            async with read.scope():
+                cursor = await self._open_cursor(events, read.open_in, has_pipeline=has_pipeline)
         finally:
             read.end()
         read.address, read.cursor_id = cursor.address, cursor.id
@@ -124,7 +130,7 @@ class TimedReads:
         if read is None:
             return await cursor.next_batch()
         is_careful = self.is_careful
-        if not is_careful:
+        if not self._careful_reads:
             read.event_time_s = self._limits.event_time_s
         read.begin((wait_ms or 0) / 1000 + _LATE_S)
         try:
@@ -174,11 +180,12 @@ class TimedReads:
     async def _too_slow(self, for_what: str, read: Read) -> FeedmuxError | ExecutionTimeout:
         """Return the error that ends the feed if the pipeline is the cause, and else the error that resumes the feed: a
         MongoDB that waits for a majority, or for a disk, looks the same, and so do a policy's stages."""
-        took_s = monotonic_s() - read.began_s
+        read.end()  # MongoDB may continue with it, but nobody waits for it any more
         if not await self._reads_without_pipeline():
             return ExecutionTimeout("MongoDB is slow, also without the pipeline")
-        policy_s = await self._policy_s(took_s, read.event_time_s) if self._has_policy else 0.0
+        policy_s = await self._policy_s(read.took_s, read.event_time_s) if self._has_policy else 0.0
         if self._is_more_due(policy_s, read.event_time_s):
+            self._careful_reads = _CAREFUL_READS
             read.event_time_s = self._limits.event_time_s + _POLICY_MAY_VARY * policy_s
             return ExecutionTimeout("MongoDB is slow, also with the policy's stages alone")
         limit_s = self._limits.event_time_s
@@ -215,32 +222,51 @@ class TimedReads:
         return _POLICY_VARIES * policy_s > allowed_s - own_s * (1 - _POLICY_COUNTS)
 
     async def _policy_s(self, took_s: float, allowed_s: float) -> float:
-        """Return what the policy's stages alone take MongoDB for one event: the longest of the next reads.
+        """Return what the policy's stages alone take MongoDB for one event, the slowest of the next ones.
 
         The event at which a read was stopped after `took_s` may follow others, which its pipeline dropped. So the reads
-        continue until they must have passed it, or one shows that more time than `allowed_s` is due. Raises
-        PyMongoError, after which the feed resumes.
+        continue until they must have passed it, or one shows that more time than `allowed_s` is due. If that one had
+        several events, these are read again, one by one. Raises PyMongoError, after which the feed resumes.
         """
+        longest_s, passed = await self._slowest_read(took_s, allowed_s)
+        if self._is_more_due(longest_s, allowed_s):
+            longest_s, _ = await self._slowest_read(took_s, allowed_s, passed)
+        return longest_s
+
+    async def _slowest_read(self, took_s: float, allowed_s: float, together: int = sys.maxsize) -> tuple[float, int]:
+        """Read with the policy's stages alone, as `_policy_s` says: the first `together` events several at a time.
+        Return how long the slowest read worked, and how many events came before the last read."""
+        read = Read(allowed_s)
         cursor: RawChangeStreamCursor | None = None
-        began_s = read_s = monotonic_s()
-        longest_s = 0.0
+        longest_s, passed, found = 0.0, 0, 0
         try:
-            cursor = await self._open_cursor(FIRST_EVENTS, has_pipeline=False)
-            longest_s = (monotonic_s() - began_s) / OPENS_ARE_SLOWER
-            exhausted = False
-            while not exhausted and monotonic_s() - began_s < _SLOWER_TO_FETCH * took_s:
-                if self._is_more_due(longest_s, allowed_s):
-                    break
-                read_s = monotonic_s()
-                batch = await cursor.next_batch()
-                longest_s = max(longest_s, monotonic_s() - read_s)
-                exhausted = batch.exhausted or not batch.data
+            async with asyncio.timeout(_SLOWER_TO_FETCH * took_s):
+                try:
+                    cursor = await self._open_watched(read, FIRST_EVENTS, has_pipeline=False)
+                finally:
+                    longest_s = read.worked_s / OPENS_ARE_SLOWER
+                while not self._is_more_due(longest_s, allowed_s):
+                    passed += found
+                    cursor.ask_for(max(1, min(FIRST_EVENTS, together - passed)))
+                    read.begin(_LATE_S)
+                    try:
+                        async with read.scope():
+                            batch = await cursor.next_batch()
+                    finally:
+                        read.end()
+                        longest_s = max(longest_s, read.worked_s)
+                    found = sum(1 for part in batch.parts for _ in documents_in(part))
+                    if batch.exhausted or not found:
+                        break
+        except TimeoutError:
+            pass  # the read was stopped, or they must have passed the event
         except PyMongoError as error:
-            if judge(error, "getMore").action is not Action.FATAL:
+            # Else the read was stopped, or has met an event that the policy fails on, or that is too large.
+            if not read.overran and judge(error, "getMore").action is not Action.FATAL:
                 raise
-            longest_s = max(longest_s, monotonic_s() - read_s)  # at an event that the policy fails on, or too large
         finally:
+            self._source.read_watch.remove(read)
             if cursor is not None:
                 with suppress(PyMongoError):
                     await cursor.close()
-        return longest_s
+        return longest_s, passed

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.source.catchup_limiter import PERMIT_MAX_S, CatchupLimiter, Permit
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import BACKLOG_BYTES, HISTORY_AWAIT_MS, HISTORY_S, IDLE_S, ReadPace
@@ -110,6 +111,22 @@ async def test_a_read_is_stuck_when_its_yields_stand_still(yields: list[int], st
     made = read()
     found = [made.stuck([operation(each)], number * EVENT_S / 2) for number, each in enumerate(yields)]
     assert [each is not None for each in found] == [False] * (len(yields) - 1) + [stuck]
+
+
+@pytest.mark.parametrize(
+    ("yields", "worked_s"),
+    [([], 0.5), ([3], 1.5), ([3, 3, 3], 3.5), ([3, 4, 5, 6], 2.0), ([3, 3, 3, 4, 5, 6], 4.0), ([3, 4, 5, 5, 5], 3.5)],
+)
+@in_virtual_time
+async def test_how_long_a_read_may_have_worked_without_a_yield(yields: list[int], worked_s: float) -> None:
+    await asyncio.sleep(1.0)
+    made = read()
+    for each in yields:
+        await asyncio.sleep(1.0)
+        made.stuck([operation(each)], monotonic_s())
+    await asyncio.sleep(0.5)
+    made.end()
+    assert (made.took_s, made.worked_s) == (len(yields) + 0.5, worked_s)
 
 
 @pytest.mark.parametrize(
