@@ -114,8 +114,9 @@ def _updated_fields(hide: tuple[str, ...]) -> Expression:
         for number, above in enumerate(_above(hide))
     ]
     value: Expression = {"o": "$$each.v"}
-    if slots:
-        value = {"$switch": {"branches": slots, "default": {"o": "$$each.v"}}}
+    above = {"$in": ["$$each.n", [_dotted(path) for path in _above(hide)]]}
+    if slots:  # few names are above a path, and the cases are evaluated one by one
+        value = {"$cond": [above, {"$switch": {"branches": slots, "default": value}}, value]}
     named = {
         "$map": {
             "input": _entries("$e.updateDescription.updatedFields"),
@@ -128,7 +129,6 @@ def _updated_fields(hide: tuple[str, ...]) -> Expression:
     shown = {
         "$filter": {"input": named, "as": "each", "cond": {"$not": [{"$or": [_hidden("$$each.n", hide), around]}]}}
     }
-    above = {"$in": ["$$each.n", [_dotted(path) for path in _above(hide)]]}
     return {"$map": {"input": shown, "as": "each", "in": {"k": "$$each.k", "m": _TOKEN, "d": above, "v": value}}}
 
 
@@ -195,7 +195,18 @@ def _size(root: str) -> Expression:
 
 
 def _hidden(name: str, hide: tuple[str, ...]) -> Expression:
-    return {"$or": [_begins(name, _dotted(path)) for path in hide]}
+    """Whether a normalised name is a hidden path or lies below one.
+
+    As many parts as a path has, from the first on, are searched for in all paths of that number at once: to compare
+    with each of 100 paths takes MongoDB three times as long. Neither a path nor the name of a field contains NUL.
+    """
+    found = []
+    for count in sorted({path.count(".") + 1 for path in hide}):
+        paths = "\0".join(f".{path}." for path in hide if path.count(".") + 1 == count)
+        parts = {"$slice": ["$$parts", 1, count]}  # a normalised name begins with a dot
+        begin = {"$reduce": {"input": parts, "initialValue": "\0.", "in": {"$concat": ["$$value", "$$this", "."]}}}
+        found.append({"$ne": [{"$indexOfBytes": [f"\0{paths}\0", {"$concat": [begin, "\0"]}]}, -1]})
+    return {"$let": {"vars": {"parts": {"$split": [name, "."]}}, "in": {"$or": found}}}
 
 
 def _begins(name: Expression, path: Expression) -> Expression:
