@@ -1,4 +1,5 @@
-"""Identifies the caller: maps an API key, a JWT or a client certificate to a tenant. Every failure has one message.
+"""Identifies the caller: maps an API key, a JWT or a client certificate to a tenant. All credentials that are not valid
+have one message.
 
 Asks `tenants` and keeps no state. Metadata takes precedence over a certificate, and wrong metadata never falls back to
 a certificate.
@@ -43,7 +44,7 @@ class Authenticator:
         if token is None:
             certificate = peer_certificate(context.auth_context())
             if certificate is None:
-                raise Unauthenticated("no credentials")
+                raise Unauthenticated("no credentials", missing=True)
             return registry.by_certificate(certificate.names, certificate.not_after_s, wall_s())
         if self._jwt is not None and looks_like_jwt(token):
             identity = await self._jwt.identity(token)

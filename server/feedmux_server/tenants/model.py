@@ -69,12 +69,15 @@ class Identity:
 
 
 class Unauthenticated(FeedmuxError):
-    """No valid credentials. The client gets the same message for every cause; `cause` is for the audit log."""
+    """No valid credentials. The client gets the same message for all that are not valid; `cause` is for the audit
+    log."""
 
-    def __init__(self, cause: str) -> None:
+    def __init__(self, cause: str, *, missing: bool = False) -> None:
         super().__init__(
             ErrorReason.UNAUTHENTICATED,
-            "valid credentials are required: send the metadata `authorization: Bearer <API key or JWT>`, or use a"
-            " client certificate that the server knows",
+            "the call has no credentials: give the client an API key or a token (the metadata `authorization: Bearer"
+            " <API key or JWT>`), or a client certificate that the server knows"
+            if missing
+            else "the API key, JWT or client certificate is not valid: it is unknown, expired or revoked",
         )
         self.cause = cause

@@ -75,6 +75,7 @@ async def test_wrong_metadata_are_rejected_whatever_the_certificate(certificate:
     with pytest.raises(Unauthenticated) as caught:
         await authenticator().identify(context(("authorization", token)))
     assert caught.value.reason is ErrorReason.UNAUTHENTICATED
+    assert "is not valid" in caught.value.message
 
 
 async def test_metadata_given_twice_are_rejected(certificate: bool) -> None:
@@ -89,6 +90,7 @@ async def test_without_metadata_a_certificate_counts(certificate: bool) -> None:
         with pytest.raises(Unauthenticated) as caught:
             await authenticator().identify(context(("other", "x")))
         assert caught.value.cause == "no credentials"
+        assert "no credentials" in caught.value.message
 
 
 async def test_without_jwt_settings_a_jwt_is_no_key() -> None:
