@@ -144,3 +144,17 @@ async def test_it_waits_for_mongodb_and_redis_if_told_so(tmp_path: Path) -> None
         await server.kill9()
         await redis.stop()
         await mongo.stop()
+
+
+async def test_a_call_at_another_port_learns_the_right_one(here: Here) -> None:
+    ports = here.server.ports
+    data = {"ChangeFeed/Watch": "listen.data", "Subscriptions/GetSubscription": "listen.data"}
+    operator = {"Operator/Drain": "listen.operator"}
+    for port, elsewhere in ((ports.health, data | operator), (ports.data, operator), (ports.operator, data)):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for method, address in elsewhere.items():
+                call: Any = channel.unary_unary(f"/feedmux.v1.{method}")
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call(b"", timeout=60)
+                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+                assert address in str(caught.value.details())

@@ -81,6 +81,31 @@ def operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     return (_guarded(service, OPERATOR, methods),)
 
 
+class Elsewhere(grpc.GenericRpcHandler):
+    """Answers a call of a service of feedmux that this port does not have with the port that has it. gRPC itself would
+    say that there is no such method."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        name = handler_call_details.method.strip("/").partition("/")[0]
+        port = _PORTS.get(name)
+        if port is None or name in self._names:
+            return None
+
+        async def call(requests: object, context: Context) -> None:
+            await context.abort(
+                grpc.StatusCode.UNIMPLEMENTED,
+                f"this port does not serve {name}: use the address of {port} in the server's configuration",
+            )
+
+        return grpc.stream_stream_rpc_method_handler(call)
+
+
+_PORTS = {CHANGE_FEED: "listen.data", SUBSCRIPTIONS: "listen.data", OPERATOR: "listen.operator"}
+
+
 def _guarded(service: Service, name: str, methods: Mapping[str, StreamHandler]) -> grpc.GenericRpcHandler:
     guard = partial(guarded, refused=service.audit.refused, observer=service.manager.observer, service=name)
     handlers: dict[str, Any] = {

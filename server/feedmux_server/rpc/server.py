@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 from grpc.aio._server import server as _plain_server
 
-from feedmux_server.rpc.handlers import data_handlers, operator_handlers
+from feedmux_server.rpc.handlers import Elsewhere, data_handlers, operator_handlers
 from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, SUBSCRIPTIONS, Health
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.tls import Tls
@@ -65,7 +65,7 @@ class HealthServer:
 
     def __init__(self, health: Health) -> None:
         self._server = _grpc_server(Transport(request_bytes=1024, connections=1_000))
-        self._server.add_generic_rpc_handlers(health.handlers())
+        self._server.add_generic_rpc_handlers((*health.handlers(), Elsewhere(())))
 
     async def start(self, address: str) -> int:
         """Start listening; return the port. Raises PortInUse."""
@@ -119,7 +119,7 @@ class Servers:
 
     def _server(self, handlers: tuple[grpc.GenericRpcHandler, ...], names: tuple[str, ...]) -> grpc.aio.Server:
         server = _grpc_server(self._listeners.transport)
-        server.add_generic_rpc_handlers((*handlers, *self._health.handlers(names)))
+        server.add_generic_rpc_handlers((*handlers, *self._health.handlers(names), Elsewhere(names)))
         self._servers.append(server)
         return server
 
