@@ -102,7 +102,7 @@ async def test_a_session_goes_on_while_the_renderer_is_frozen(monkeypatch: pytes
         assert len(await in_bson.take(20)) == 20, "format BSON needs no renderer"
         adds_up(here)
         if end == "fenced":
-            client.session.commits.fenced("REPLACED")
+            client.session.commits.fenced("TAKEOVER")
             with pytest.raises(FeedmuxError) as caught:
                 await after_progress(client)
             assert caught.value.reason is ErrorReason.FENCED

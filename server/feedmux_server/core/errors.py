@@ -167,3 +167,17 @@ class FragmentsChanged(FeedmuxError):
 def invalid(field: str, rule: str, reason: ErrorReason = ErrorReason.MESSAGE_INVALID) -> FeedmuxError:
     """The refusal of a request because of one of its fields."""
     return FeedmuxError(reason, f"{field} {rule}", {"field": field}, field=field)
+
+
+_FENCED: Final[Mapping[str, str]] = {
+    "TAKEOVER": "another client has taken the subscription over; to take it back, open it with takeover",
+    "SEEK": "the position of the subscription was moved; open it again to continue from there",
+    "UPDATE": "the subscription was changed; open it again",
+    "DELETE": "the subscription was deleted",
+    "LEASE": "another session has opened the subscription, or the lease is over; open it again",
+}
+
+
+def fenced_error(cause: str) -> FeedmuxError:
+    """The end of a session that lost its subscription because of `cause` (a `FenceCause`)."""
+    return FeedmuxError(ErrorReason.FENCED, _FENCED[cause], {"cause": cause})

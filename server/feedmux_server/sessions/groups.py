@@ -21,7 +21,7 @@ from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.retry import RetryPolicy
 from feedmux_server.core.delivery.taken import BSON
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, fenced_error
 from feedmux_server.core.feeds.feed import FeedSpec, Scope, route_of
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.ahead import Ahead
@@ -468,7 +468,7 @@ class Group:
 
     def fenced(self, cause: str) -> None:
         if cause in ("SEEK", "UPDATE", "DELETE"):
-            self.end(FeedmuxError(ErrorReason.FENCED, "the group lost its subscription", {"cause": cause}))
+            self.end(fenced_error(cause))
         else:
             self.end(elsewhere(self.definition.feed.scope, ""))
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from feedmux_server.core.delivery.session_state import Phase, SessionState
 from feedmux_server.core.delivery.subscriber import Acks
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import FeedmuxError, fenced_error
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
@@ -111,7 +111,7 @@ class SessionCommits:
             self._signal.set()
 
     def fenced(self, cause: str) -> None:
-        if self._state.fail(FeedmuxError(ErrorReason.FENCED, "the session lost its subscription", {"cause": cause})):
+        if self._state.fail(fenced_error(cause)):
             self._signal.set()
 
     def state_available(self, available: bool) -> None:

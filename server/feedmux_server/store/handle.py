@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import fenced_error
 from feedmux_server.store.model import (
     CommitRequest,
     FenceCause,
@@ -189,11 +189,7 @@ class CommitHandle:
 
     def raise_if_fenced(self) -> None:
         if self.fence_cause is not None:
-            raise FeedmuxError(
-                ErrorReason.FENCED,
-                f"The session lost its subscription ({self.fence_cause.value}); open the subscription again",
-                {"cause": self.fence_cause.value},
-            )
+            raise fenced_error(self.fence_cause.value)
 
     def tell_available(self, available: bool) -> None:
         if self._available != available:

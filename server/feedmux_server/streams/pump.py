@@ -175,8 +175,9 @@ class Pump:
         if batch.exhausted:
             raise FeedmuxError(
                 ErrorReason.FEED_INVALIDATED,
-                "the feed ended with an invalidate event (drop, rename or dropDatabase). Its last position works as"
-                " start_after; a subscription with on_invalidate CONTINUE continues by itself",
+                "the feed ended with an invalidate event (drop, rename or dropDatabase). To continue,"
+                " acknowledge it and open the subscription again, or open the feed with its position as start_after."
+                " A subscription with on_invalidate CONTINUE continues by itself",
             )
 
     def _check_ended(self) -> None:

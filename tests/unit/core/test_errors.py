@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from feedmux_server.core.errors import _BY_STATUS, STATUS, ErrorReason, FeedmuxError
+from feedmux_server.core.errors import _BY_STATUS, STATUS, ErrorReason, FeedmuxError, fenced_error
+from feedmux_server.store.model import FenceCause
 from tests.tables import over
 
 PROTO = (Path(__file__).parents[3] / "proto/feedmux/v1/errors.proto").read_text()
@@ -26,3 +27,8 @@ def test_an_error_keeps_its_own_facts() -> None:
     error = FeedmuxError(ErrorReason.QUOTA_EXCEEDED, "slow down", facts)
     facts.clear()
     assert (str(error), error.metadata) == ("slow down", {"quota": "calls"})
+
+
+def test_who_loses_a_subscription_reads_why() -> None:
+    assert len({fenced_error(cause).message for cause in FenceCause}) == len(FenceCause)
+    assert fenced_error("TAKEOVER").metadata == {"cause": "TAKEOVER"}
