@@ -127,6 +127,11 @@ class NamedTarget(WatchTarget, Generic[Parent]):
             f" instead: {kind} is not None"
         )
 
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        # A method of pymongo's that feedmux does not have is a database or a collection.
+        name = self._name.rpartition(".")[2]
+        raise TypeError(f"'{type(self).__name__}' object is not callable: feedmux watches, and has no method {name!r}")
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._parent!r}, {self._name!r})"
 
@@ -197,11 +202,6 @@ class CollectionTarget(NamedTarget[Database]):
 
     def __getattr__(self, name: str) -> Self:
         return self[_attribute(name)]
-
-    def __call__(self, *_: object, **__: object) -> NoReturn:
-        # A method of pymongo's that feedmux does not have is a collection.
-        name = self._name.rpartition(".")[2]
-        raise TypeError(f"'{type(self).__name__}' object is not callable: feedmux watches, and has no method {name!r}")
 
 
 class ClientTarget(WatchTarget, Generic[Database]):

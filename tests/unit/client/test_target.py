@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,6 +34,20 @@ def test_a_coroutine_function_is_no_token_function() -> None:
     for kind in (feedmux.Client, feedmux.AsyncClient):
         with pytest.raises(TypeError, match="a coroutine function"):
             kind("127.0.0.1:1", token=token)  # type: ignore[arg-type]
+
+
+@over(
+    ("call", "name"),
+    [
+        (lambda client: client.list_database_names(), "list_database_names"),
+        (lambda client: client.shop.list_collection_names(), "list_collection_names"),
+        (lambda client: client.shop.orders.find_one({}), "find_one"),
+    ],
+)
+def test_a_method_of_pymongo_s_that_feedmux_does_not_have_is_named(call: Callable[[Any], object], name: str) -> None:
+    for kind in (feedmux.Client, feedmux.AsyncClient):
+        with pytest.raises(TypeError, match=f"has no method '{name}'"):
+            call(kind("127.0.0.1:1"))
 
 
 @over("only", [{"certificate": "client.pem"}, {"key": "client.key"}])
