@@ -31,6 +31,8 @@ def check_name(field: str, value: str) -> None:
 
 def check_scope(scope: Scope) -> None:
     """Raises FeedmuxError NAME_INVALID or NAMESPACE_DENIED."""
+    if not scope.source:
+        raise _invalid("source", "must be the name of a MongoDB deployment in the server's configuration, such as main")
     check_name("source", scope.source)
     if scope.database:
         _check_database(scope.database)

@@ -63,7 +63,10 @@ def test_bad_scopes(database: str, collection: str) -> None:
 
 @over("source", ["", "a b", "x" * 121])
 def test_bad_sources(source: str) -> None:
-    assert refused(Scope(source)) is ErrorReason.NAME_INVALID
+    with pytest.raises(FeedmuxError) as caught:
+        check_scope(Scope(source))
+    assert (caught.value.reason, caught.value.field) == (ErrorReason.NAME_INVALID, "source")
+    assert bool(source) != ("such as main" in caught.value.message)
 
 
 @over(
