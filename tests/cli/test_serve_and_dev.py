@@ -119,6 +119,8 @@ def test_dev_from_start_to_ctrl_c(tmp_path: Path) -> None:
         assert "main:shop.orders" in streams.stdout
         made = run("subscriptions", "create", "kept", "shop.orders", environment=environment)
         assert made.returncode == 0
+        letters = run("dead-letters", "list", "kept", environment=environment)
+        assert letters.returncode == 0, letters.stderr
         again = run(*arguments)
         assert again.returncode == 1
         assert "another `feedmux dev`" in again.stderr

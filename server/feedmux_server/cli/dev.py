@@ -191,6 +191,7 @@ def _config(port: int, home: _Home, folder: Path, mongodb_uri: str, redis_url: s
     return make_config(
         {
             "sources": {"main": {"uri": mongodb_uri}},
+            "dead_letters": {"source": "main"},
             "redis": {"url": redis_url},
             # The user did not choose this port, so if it is taken the server runs without it (listen.metrics).
             "listen": {"data": data, "operator": operator, "health": health}

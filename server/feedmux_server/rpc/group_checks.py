@@ -22,7 +22,7 @@ ATTEMPTS_MAX: Final = 100
 WINDOW_EVENTS_MAX: Final = 10_000
 """The most events that a member has in hand: to find them when it is lost takes 4 ms of the event loop."""
 RETRY_MIN_S: Final = 0.01
-_NO_LETTERS: Final = "this server has no collection for dead letters"
+_NO_LETTERS: Final = "this server has no collection for dead letters; the operator can configure one (dead_letters)"
 
 
 def check_group(
@@ -56,7 +56,7 @@ def check_group(
         if name in given and not has_letters:
             raise FeedmuxError(
                 ErrorReason.DEAD_LETTERS_UNAVAILABLE,
-                f"{_NO_LETTERS}; leave subscription.group.{name} unset",
+                f"{_NO_LETTERS}. Without one, leave subscription.group.{name} unset",
                 field=f"subscription.group.{name}",
             )
     if not 0 <= group.attempts_max <= ATTEMPTS_MAX:
@@ -143,7 +143,7 @@ def _failure(failed: wire.Settle.Failed, *, has_letters: bool) -> Failure:
     if failed.reject and not has_letters:
         raise FeedmuxError(
             ErrorReason.DEAD_LETTERS_UNAVAILABLE,
-            f"{_NO_LETTERS}; leave settle.failed.reject unset, and the event is delivered again",
+            f"{_NO_LETTERS}. Without one, an event cannot be rejected (settle.failed.reject), only be delivered again",
         )
     if failed.delivery_sequence < 1:
         raise invalid("settle.failed", f"has the delivery {failed.delivery_sequence}; deliveries begin at 1")
