@@ -118,17 +118,14 @@ async def test_a_position_at_an_expanded_event(site: Site, database: Documents, 
     await again.close()
 
 
-@pytest.mark.parametrize("acked", [1, 4, 9])
 @pytest.mark.parametrize("hides", ["the place", "what follows", "nothing"])
 @shows(
     FEEDMUX,
     SECTION,
     "The position stays the same in the middle of a transaction, whose events share one cluster time",
 )
-async def test_in_the_middle_of_a_transaction(
-    site: Site, database: Documents, name: str, acked: int, hides: str
-) -> None:
-    api = site.api
+async def test_in_the_middle_of_a_transaction(site: Site, database: Documents, name: str, hides: str) -> None:
+    api, acked = site.api, 4
     insert(database, [-1], "c")
     insert(database, [-1], "d")
     await api.create(name, feed(database.name))
@@ -193,9 +190,9 @@ async def test_after_an_invalidate_by_the_clients_last_ack(site: Site, database:
         epoch = opened.epoch
 
 
-@pytest.mark.parametrize("hides", [False, True])
-@pytest.mark.parametrize("first", ["plain", "split"])
-@pytest.mark.parametrize("acked", [1, 5, 12])
+@pytest.mark.parametrize(
+    ("first", "acked", "hides"), [("plain", 5, True), ("split", 5, False), ("plain", 12, False), ("split", 12, True)]
+)
 @shows(
     FEEDMUX,
     SECTION,

@@ -17,8 +17,14 @@ from tests.integration.wire import at, feed
 
 OPTIONS = "Driver API"
 IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
-AFTER = ("", "default", "updateLookup", "whenAvailable", "required")
-BEFORE = ("", "off", "whenAvailable", "required")
+VALUES = [
+    ("", ""),
+    ("default", "off"),
+    ("updateLookup", "whenAvailable"),
+    ("whenAvailable", "required"),
+    ("required", "whenAvailable"),
+]
+"""Of `fullDocument` and `fullDocumentBeforeChange`."""
 KINDS = ["insert", "update", "update", "replace", "delete"]
 
 
@@ -43,9 +49,8 @@ def act(database: Documents) -> None:
 @shows(SERVER, "`fullDocument`", "default: only inserts and replaces have fullDocument")
 @shows(SERVER, "`fullDocumentBeforeChange`", "off, the default: the field is left out")
 @shows(UPDATES, "Document Pre- and Post-Images", "both images may be asked for in one stream")
-@pytest.mark.parametrize("before", BEFORE)
-@pytest.mark.parametrize("full", AFTER)
-async def test_every_pair_of_options(site: Site, pictured: Documents, full: str, before: str) -> None:
+@pytest.mark.parametrize(("full", "before"), VALUES)
+async def test_every_value_of_the_options(site: Site, pictured: Documents, full: str, before: str) -> None:
     wanted = feed(pictured.name, "c", full_document=full, full_document_before_change=before)
     seen = await assert_same(site, wanted, lambda: act(pictured), live=full != "updateLookup", kinds=KINDS)
     insert, update, _, replace, delete = seen.documents
