@@ -22,7 +22,7 @@ from tests.tables import over
 from tests.unit.core.delivery.ledger_support import Group
 from tests.unit.core.delivery.streams_support import mark, token
 
-COUNT = 2_000
+COUNT = 500
 
 
 def small_chunks(count: int) -> list[Chunk]:
