@@ -270,8 +270,7 @@ async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
     session.cancel()
 
 
-@pytest.mark.parametrize("command", ["aggregate", "getMore"])
-@pytest.mark.parametrize("code", [239, 246, 72])
+@pytest.mark.parametrize(("command", "code"), [("aggregate", 72), ("getMore", 239)])
 async def test_documents_that_cannot_be_read_as_of_a_time_are_read_as_of_a_later_one(
     stepwise: Here, mongo_client: Client, database: Documents, documents_read: DocumentsRead, command: str, code: int
 ) -> None:

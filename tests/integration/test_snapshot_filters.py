@@ -32,7 +32,7 @@ from tests.integration.grants_support import granted, key_of
 from tests.integration.servers import SMALL_STEPS, DocumentsRead, Here, serving, settings
 from tests.integration.test_event_time import asleep
 from tests.integration.test_snapshot import ANY_IDS, SNAPSHOT, Sink, is_copied, source_at
-from tests.integration.wire import MANY, Api, Receiver, at, feed
+from tests.integration.wire import MANY, Api, Receiver, at, feed, seconds
 
 HIDE = ["secret", "a.secret", "items.price", "map.deep.secret"]
 GRANTS: dict[str, list[dict[str, Any]] | None] = {
@@ -135,7 +135,7 @@ async def test_the_position_of_a_filter_that_drops_everything_can_be_continued_a
     wanted, stopped = feed(database.name, "c", stages({"$match": {"fullDocument.x": 1}})), asyncio.Event()
     name = database.name
     await here.api.create(name, wanted, SNAPSHOT)
-    receivers = [await here.api.session(name, credit=MANY)]
+    receivers = [await here.api.session(name, credit=MANY, heartbeat_interval=seconds(1))]
     await asyncio.wait_for(stopped.wait(), 60)
     await receivers[0].until(lambda: receivers[0].progress)
     await receivers[0].close()
@@ -267,9 +267,9 @@ async def test_many_documents_that_a_slow_filter_drops_are_no_document_that_take
 ) -> None:
     """MongoDB computes on them without a pause, and returns nothing meanwhile."""
     monkeypatch.setattr(pipeline_policy, "OPERATORS_REFUSED", frozenset())
-    database.c.insert_many([{"_id": number, "slow": 30} for number in range(200)])
+    database.c.insert_many([{"_id": number, "slow": 30} for number in range(100)])
     dropping = stages({"$match": {"$expr": {"$eq": [asleep("$fullDocument.slow"), 1]}}})
-    async with serving(settings(version.uri, redis_server.url, event_time_s=1.0)) as here:
+    async with serving(settings(version.uri, redis_server.url, event_time_s=0.5)) as here:
         events, receiver = await copied(here.api, feed(database.name, "c", dropping))
         assert events == []
         receiver.cancel()
