@@ -351,8 +351,13 @@ def merged(values: Values, more: Values) -> Values:
 
 
 def render(values: Values, name: str = "release", namespace: str = "feeds") -> dict[str, str]:
+    return _rendered(json.dumps(values), name, namespace)
+
+
+@cache
+def _rendered(values: str, name: str, namespace: str) -> dict[str, str]:
     with Chart.load(str(CHART)) as chart:
-        return chart.render(values, name=name, namespace=namespace)
+        return chart.render(json.loads(values), name=name, namespace=namespace)
 
 
 class Strict(yaml.CSafeLoader):
@@ -719,15 +724,17 @@ def test_no_secret_is_rendered() -> None:
     assert from_secrets == {"FEEDMUX_SOURCES__MAIN__URI", "FEEDMUX_REDIS__URL", "FEEDMUX_REDIS__PASSWORD"}
 
 
-@pytest.mark.parametrize("case", MATRIX)
-def test_no_volume_takes_the_name_of_one_of_the_charts(case: str) -> None:
-    for name in (each["name"] for each in pod_of(merged(LEAST, MATRIX[case]))["volumes"]):
-        more = {"extraVolumes": [*MATRIX[case].get("extraVolumes", []), {"name": name, "emptyDir": {}}]}
-        with pytest.raises(HelmError, match=f"extraVolumes: the name {name} is there twice"):
-            render(merged(merged(LEAST, MATRIX[case]), more))
+def test_no_volume_takes_the_name_of_one_of_the_charts() -> None:
+    tried = set[str]()
+    for case in MATRIX.values():
+        for name in {each["name"] for each in pod_of(merged(LEAST, case))["volumes"]} - tried:
+            more = {"extraVolumes": [*case.get("extraVolumes", []), {"name": name, "emptyDir": {}}]}
+            with pytest.raises(HelmError, match=f"extraVolumes: the name {name} is there twice"):
+                render(merged(merged(LEAST, case), more))
+            tried.add(name)
+    assert {"config", "tenants", "tls", "sources"} <= tried
 
 
-@cache
 def shown(case: str, path: tuple[str, ...], text: str) -> str:
     """A case with this text in the place of a value."""
     found = list(objects(merged(merged(LEAST, MATRIX[case]), under(path, text))))
@@ -737,19 +744,18 @@ def shown(case: str, path: tuple[str, ...], text: str) -> str:
     return re.sub(r'"checksum/config": "\w+"', "", json.dumps(found))
 
 
-@pytest.mark.parametrize("word", ["123", "null", "true", "1e3"])
-def test_text_stays_text(word: str) -> None:
-    """Names that YAML reads as a number, a truth value or nothing."""
+def test_text_stays_text() -> None:
+    """Also what YAML reads as a number, as it reads other words as a truth value or as nothing."""
     tried = 0
     for case in ("a large service", "secrets for everything", "cert-manager", "KEDA", "sources with TLS"):
         for path, value in nested(MATRIX[case]):
             if not isinstance(value, str) or path[0] == "fullnameOverride":
                 continue
             try:
-                expected, found = shown(case, path, "zzz"), shown(case, path, word)
+                expected, found = shown(case, path, "zzz"), shown(case, path, "123")
             except HelmError:
                 continue
-            assert found == expected.replace("zzz", word), path
+            assert found == expected.replace("zzz", "123"), path
             tried += 1
     assert tried > 20
 
@@ -1119,6 +1125,7 @@ def test_the_charts_own_redis_wants_a_password_and_lets_in_its_servers_alone() -
     (redis,) = of_kind(values, "StatefulSet")
     (container,) = redis["spec"]["template"]["spec"]["containers"]
     assert len(base64.b64decode(secret["data"]["password"])) == 32
+    _rendered.cache_clear()
     (other,) = of_kind(values, "Secret")
     assert other["data"] != secret["data"], "random, where there is none yet"
     (known,) = container["env"]
