@@ -60,12 +60,7 @@ async def test_options_of_newer_versions(site: Site, database: Documents, name: 
 
 
 COMMENTS: dict[str, Any] = {
-    "text": "who am I",
-    "number": 7,
-    "long": Int64(2**40),
-    "document": {"user": "é", "trace": [1, {"a": None}]},
-    "array": ["a", 1],
-    "true": True,
+    "document": {"user": "é", "trace": [1, Int64(2**40), {"a": None}]},
     "false": False,
     "empty": "",
 }
@@ -103,16 +98,15 @@ WORDS = ("STRASSE", "Weg", "straße", "Straße", "ete", "ÉTÉ")
 
 
 @shows(DRIVERS, OPTIONS, "collation decides how the pipeline compares")
-@pytest.mark.parametrize("strength", [1, 2, 3])
-@pytest.mark.parametrize("locale", ["de", "fr", "simple"])
-async def test_collation(site: Site, database: Documents, locale: str, strength: int) -> None:
-    collation: Document = {"locale": locale} if locale == "simple" else {"locale": locale, "strength": strength}
+@pytest.mark.parametrize("locale", ["de", "simple"])
+async def test_collation(site: Site, database: Documents, locale: str) -> None:
+    collation: Document = {"locale": locale} if locale == "simple" else {"locale": locale, "strength": 1}
     match = '[{"$match": {"fullDocument.word": {"$in": ["straße", "été"]}}}]'
     wanted = feed(database.name, "c", match, collation=bson.encode(collation))
     seen = await assert_same(
         site, wanted, lambda: database.c.insert_many([{"_id": n, "word": word} for n, word in enumerate(WORDS)])
     )
-    if (locale, strength) == ("de", 1):
+    if locale == "de":
         assert [event["fullDocument"]["word"] for event in seen.documents] == [
             "STRASSE",
             "straße",
@@ -120,7 +114,7 @@ async def test_collation(site: Site, database: Documents, locale: str, strength:
             "ete",
             "ÉTÉ",
         ]
-    if locale == "simple":
+    else:
         assert [event["fullDocument"]["word"] for event in seen.documents] == ["straße"]
 
 
@@ -133,16 +127,9 @@ async def test_a_collection_with_a_collation(site: Site, database: Documents) ->
 
 UNKNOWN: dict[str, dict[str, Any]] = {
     "fullDocument": {"full_document": "sometimes"},
-    "fullDocument of another case": {"full_document": "UpdateLookup"},
     "fullDocumentBeforeChange": {"full_document_before_change": "updateLookup"},
-    "readConcern unknown": {"read_concern": "strongest"},
-    "readConcern local": {"read_concern": "local"},
-    "readConcern snapshot": {"read_concern": "snapshot"},
-    "readConcern linearizable": {"read_concern": "linearizable"},
-    "collation locale": {"collation": bson.encode({"locale": "klingon"})},
-    "collation without locale": {"collation": bson.encode({"strength": 1})},
-    "collation field": {"collation": bson.encode({"locale": "de", "mood": 1})},
-    "collation strength": {"collation": bson.encode({"locale": "de", "strength": 9})},
+    "readConcern": {"read_concern": "local"},
+    "collation": {"collation": bson.encode({"locale": "de", "mood": 1})},
 }
 
 

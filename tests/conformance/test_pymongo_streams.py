@@ -75,16 +75,15 @@ def write_all_kinds(database: Database[Document]) -> None:
 
 
 @shows(DOCUMENT, "ChangeStream.next", "documents are equal, field by field and type by type, in every scope")
-@pytest.mark.parametrize("scope", ["collection", "database", "cluster"])
 @pytest.mark.parametrize(
-    ("arguments", "count"),
+    ("scope", "arguments", "count"),
     [
-        ({}, 7),
-        ({"full_document": "updateLookup"}, 7),
-        ({"full_document": "whenAvailable", "full_document_before_change": "whenAvailable"}, 7),
-        ({"full_document": "required", "full_document_before_change": "required"}, 7),
-        ({"show_expanded_events": True}, 8),
-        ({"batch_size": 1, "comment": "why", "max_await_time_ms": 500}, 7),
+        ("collection", {}, 7),
+        ("database", {}, 7),
+        ("cluster", {"full_document": "updateLookup"}, 7),
+        ("collection", {"full_document": "required", "full_document_before_change": "whenAvailable"}, 7),
+        ("collection", {"show_expanded_events": True}, 8),
+        ("collection", {"batch_size": 1, "comment": "why", "max_await_time_ms": 500}, 7),
     ],
     ids=str,
 )
