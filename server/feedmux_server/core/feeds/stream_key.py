@@ -24,13 +24,14 @@ _RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=D
 
 @dataclass(frozen=True, slots=True)
 class StreamKey:
-    """Equal, and hashed, by `digest` alone."""
+    """Hashed by `digest` alone. Equal if the policies have the same stages too."""
 
     digest: bytes
-    """16 bytes."""
+    """16 bytes. Positions and dead letters have it, so it is the same in all releases: of a policy, it has the meaning
+    and not the stages."""
     spec: FeedSpec = field(compare=False)
     """The feed, without the fields that are not part of the key."""
-    policy: bytes = field(compare=False, default=b"")
+    policy: bytes = field(hash=False, default=b"")
     """BSON document `{pipeline: [stages]}` of the tenant's stages, or empty."""
     keeps_changes: bool = field(compare=False, default=False)
     """The policy shows each change to a document as MongoDB does."""
@@ -58,10 +59,12 @@ def stream_key(
     keeps_changes: bool = False,
     judges_documents: bool = False,
     shows: Shows = lambda database, collection: True,
+    meaning: bytes = b"",
 ) -> StreamKey:
-    spec = replace(spec, batch_size=0, max_await_time_ms=0, bounded=False)
+    """`meaning`: what the policy is compiled from; its stages if that is not known."""
+    spec, policy = replace(spec, batch_size=0, max_await_time_ms=0, bounded=False), _no_empty(policy)
     digest = blake2b(digest_size=16, person=b"feedmux-stream")
-    for name, value in _parts(spec, policy):
+    for name, value in _parts(spec, meaning or policy):
         for part in (name.encode(), value):
             digest.update(len(part).to_bytes(4))
             digest.update(part)
@@ -93,7 +96,7 @@ def _stages(pipeline: bytes) -> list[RawBSONDocument]:
 
 
 def _parts(spec: FeedSpec, policy: bytes) -> Iterator[tuple[str, bytes]]:
-    yield "policy", _no_empty(policy)
+    yield "policy", policy
     for scope_field in fields(Scope):
         yield scope_field.name, _part(getattr(spec.scope, scope_field.name))
     for spec_field in fields(FeedSpec):

@@ -46,6 +46,8 @@ _IMAGES_SHOWN: Final = frozenset({"", "default", "off", "whenAvailable"})
 _RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 CACHE_BYTES: Final = 32 << 20
+_MEANING: Final = 1
+"""Another number wherever the same grants show less than before: dead letters from before are withheld from then on."""
 
 
 class PolicyCache:
@@ -87,6 +89,9 @@ class Asked(NamedTuple):
     """The policy withholds documents."""
     shows: Callable[[str, str], bool] = lambda database, collection: True
     """Whether the policy shows anything of a namespace (database, collection)."""
+    meaning: bytes = b""
+    """What the policy is compiled from. Equal where the policies are, and stays when they are compiled in another
+    way."""
 
 
 def apply_grants(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = None) -> Asked:
@@ -126,7 +131,13 @@ def apply_grants(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = Non
     def shows(database: str, collection: str) -> bool:
         return any(grant.covers(Scope(spec.scope.source, database, collection)) for grant in cases)
 
-    return Asked(asked, bson.encode({"pipeline": stages}), keeps, judged, shows)
+    meaning = bson.encode({
+        "version": _MEANING,
+        "cases": [[grant.database, grant.collection, grant.match, *grant.hide] for grant in cases],
+        "targets": [[grant.database, grant.collection] for grant in targets],
+        "images": images,
+    })  # fmt: skip
+    return Asked(asked, bson.encode({"pipeline": stages}), keeps, judged, shows, meaning)
 
 
 def without_database(asked: Asked, database: str) -> Asked:
@@ -147,7 +158,8 @@ def without_database(asked: Asked, database: str) -> Asked:
     def shows(other: str, collection: str) -> bool:
         return other != database and asked.shows(other, collection)
 
-    return asked._replace(policy=bson.encode({"pipeline": [visible, *stages]}), shows=shows)
+    meaning = bson.encode({"without": database, "of": asked.meaning})
+    return asked._replace(policy=bson.encode({"pipeline": [visible, *stages]}), shows=shows, meaning=meaning)
 
 
 _Images = tuple[bool, bool] | None

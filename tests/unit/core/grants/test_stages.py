@@ -3,8 +3,10 @@
 tests/integration/test_grants*.py tests what the stages do to events, on real servers.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import permutations, product
 from typing import Any
 
 import bson
@@ -15,7 +17,7 @@ from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.grants import stages as grant_stages
 from feedmux_server.core.grants.grant import Grants, make_grant
-from feedmux_server.core.grants.stages import Asked, PolicyCache, apply_grants
+from feedmux_server.core.grants.stages import Asked, PolicyCache, apply_grants, without_database
 from tests.tables import over
 
 SPEC = FeedSpec(Scope("main", "shop", "orders"))
@@ -78,6 +80,49 @@ def test_equal_policies_share_and_different_ones_do_not() -> None:
     assert key_of((TEAM_A,), SPEC) != key_of((make_grant("main", "shop", "orders", {"owner": "team-b"}),), SPEC)
     assert key_of((TEAM_A,), SPEC) != key_of((make_grant("main", "shop", "orders", {"owner": "team-a"}),), SPEC)
     assert key_of((TEAM_A, unrelated), DATABASE) == key_of((TEAM_A,), DATABASE)
+
+
+GRANTS = (
+    ALL,
+    SHOP,
+    ORDERS,
+    TEAM_A,
+    make_grant("main", "shop", "orders", {"owner": "team-b"}),
+    make_grant("main", "shop", "orders", None, ["secret"]),
+    make_grant("main", "shop", "orders", None, ["secret", "vat"]),
+    make_grant("main", "sh?p", "orders", None, ["secret"]),
+    make_grant("*", "shop", "*", {"owner": "team-a"}),
+    make_grant("main", "shop", "items"),
+)
+
+
+def test_digests_differ_exactly_where_the_stages_do() -> None:
+    """The digest says whose dead letters a tenant may read, and has no stages."""
+    specs = [
+        replace(spec, full_document=after, full_document_before_change=before)
+        for spec in (SPEC, DATABASE, CLUSTER)
+        for after in ("", "whenAvailable")
+        for before in ("", "whenAvailable")
+    ]
+    found = set()
+    for spec, number in product(specs, (1, 2)):
+        for grants in permutations(GRANTS, number):
+            with suppress(FeedmuxError):
+                asked = apply_grants(grants, spec)
+                for each in (asked, without_database(asked, "letters"), without_database(asked, "other")):
+                    key = stream_key(*each)
+                    found.add((key.digest, (key.spec, key.policy)))
+    assert len(found) == len({digest for digest, _ in found}) == len({stages for _, stages in found}) > 500
+
+
+def test_a_digest_stays_where_the_same_grants_are_compiled_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dead letters, and positions within a copy, are kept over upgrades by it."""
+    before = key_of((TEAM_A,), SPEC)
+    assert str(before) == "117f006a6527938e8a265a6aa9405dfd"
+    monkeypatch.setattr(grant_stages, "_FIELDS", grant_stages._FIELDS[1:])
+    after = key_of((TEAM_A,), SPEC)
+    assert (before.digest, hash(before)) == (after.digest, hash(after))
+    assert before != after  # they share no stream
 
 
 def test_policies_always_compare_by_the_simple_collation() -> None:
