@@ -53,7 +53,7 @@ async def resumes(site: Site, database: Documents) -> int:
     DRIVERS,
     "Resumable Error",
     "On servers from 4.4 on, every getMore error with the label ResumableChangeStreamError is resumable;"
-    " MongoDB itself gives it to the codes of the allow-list",
+    " MongoDB itself gives it to those of the allow-list, such as NotWritablePrimary",
 )
 @on_both_versions
 async def test_what_the_server_labels_is_resumed(site: Site, database: Documents) -> None:
